@@ -23,7 +23,7 @@ RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} 
         $(test "${DEVICE}" = cuda || python3 deploy/install.py --print-torch-index "${TORCH_INDEX}") \
         --constraint constraints.txt "${TORCH_SPEC}"
 # With the extra for traces (10 MB): there is no installing it into a read-only container.
-RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['otel'], sep='\n')" > requirements.txt \
+RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*[each for each in p['dependencies'] if each != 'lightwell-client'], *p['optional-dependencies']['otel'], sep='\n')" > requirements.txt \
     && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
 # The model that is served by default.
 COPY deploy/smollm2 deploy/smollm2
@@ -37,11 +37,13 @@ RUN packages="$(echo /opt/lightwell/lib/python3*/site-packages)" \
 
 # 2. Ourselves, installed over the dependencies; what that added is set apart, so that a change of ours is a small layer.
 FROM dependencies AS ourselves
-COPY README.md LICENSE NOTICE lightwell_command.py hatch_build.py ./
+COPY README.md LICENSE NOTICE hatch_build.py ./
+COPY src ./src
+COPY clients/python ./clients/python
 COPY model ./model
 COPY server ./server
 RUN touch /installing \
-    && python3 -m pip --python /opt/lightwell/bin/python install --no-deps . \
+    && python3 -m pip --python /opt/lightwell/bin/python install --no-deps . ./clients/python \
     && mkdir /added \
     && find /opt/lightwell -type f -cnewer /installing -print0 > /added.list \
     && tar --create --file /added.tar --null --files-from /added.list \

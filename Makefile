@@ -23,7 +23,7 @@ test-nightly test-all mutants fuzz: LEVELS := --all-levels
 JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 2 * len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 4))")
 PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 NIGHTLY := TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) --hypothesis-profile nightly
-SOURCES := lightwell_command.py hatch_build.py model server clients tests benchmarks deploy
+SOURCES := src hatch_build.py model server clients tests benchmarks deploy
 
 # Where wheels are for: `TARGETS` of model/kernels/build.py.
 WHEELS ?= manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
@@ -100,7 +100,7 @@ wheels: install ## wheels for Linux and macOS into dist/, kernels compiled by Py
 	for target in $(WHEELS); do \
 	  LIGHTWELL_KERNEL_TARGET=$$target $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
 	done
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist ./deploy/smollm2
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist ./clients/python ./deploy/smollm2
 
 packages: wheels ## what is published into dist/: the wheels, the source distributions, the client
 	$(BIN)/python -m hatchling build --directory dist --target sdist

@@ -60,7 +60,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             made = Path(self.root, "build", target, output.name)
             if not _build()["is_current"](made, target=target):  # pip asks twice: for the metadata, and for the wheel
                 _build()["build"](made, target=target)
-            build_data["force_include"][str(made)] = f"model/kernels/{output.name}"
+            build_data["force_include"][str(made)] = f"lightwell/model/kernels/{output.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{target or _this_platform()}"
 

@@ -19,7 +19,7 @@ from benchmarks.comparison import table
 from benchmarks.load import closed_loop, run
 from benchmarks.models import add_cache
 from benchmarks.subjects import OUTPUT_TOKENS, PROMPT_TOKENS, vocabulary_of
-from model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.registry import read_config
 from tests.support.processes import Server, serve
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from model.config import ModelConfig
-from model.kernels.choice import AUTO
-from model.kernels.forms import Weight, lay_weight
+from lightwell.model.config import ModelConfig
+from lightwell.model.kernels.choice import AUTO
+from lightwell.model.kernels.forms import Weight, lay_weight
 
 _LARGE = 2048
 _READ_BYTES = 1 << 29

@@ -64,7 +64,7 @@ def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int], prompt_toke
     import torch
 
     from benchmarks.ceiling import Products
-    from model.checkpoint.registry import read_config
+    from lightwell.model.checkpoint.registry import read_config
 
     products = Products(read_config(folder), getattr(torch, dtype))
     found = {}

@@ -34,7 +34,7 @@ from benchmarks.checkpoint import make_checkpoint
 from benchmarks.models import add_cache
 from benchmarks.questions import Question, ask, first_difference
 from benchmarks.step_times import timed_pairs
-from server.lifecycle.worker_process import prepare_environment
+from lightwell.server.lifecycle.worker_process import prepare_environment
 from tests.support.accuracy import Network
 from tests.support.processes import Server, serve
 from tests.support.wire import samples

@@ -25,18 +25,18 @@ import torch
 
 from benchmarks.checkpoint import make_checkpoint, random_prompts
 from benchmarks.models import add_cache
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
-from model.network.transformer import Transformer
-from server.engine.config import EngineConfig
-from server.engine.engine import Engine
-from server.engine.execution.threads import use_threads
-from server.engine.execution.warm_up import warm_up
-from server.engine.memory.allocation_limit import freeze_garbage
-from server.engine.messages.request import AttentionCapture, EngineRequest
-from server.ipc import messages
-from server.lifecycle.worker_process import prepare_environment
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.execution.threads import use_threads
+from lightwell.server.engine.execution.warm_up import warm_up
+from lightwell.server.engine.memory.allocation_limit import freeze_garbage
+from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest
+from lightwell.server.ipc import messages
+from lightwell.server.lifecycle.worker_process import prepare_environment
 from tests.server.engine.driving import generate, request
 
 NETWORK = ("forward", "logits", "largest_logits")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.fault_load import CUT, ENDED, REFUSED, RIGHT, SILENCE, Outcome
 from benchmarks.soak.books import HELD, delta, engine_ends
-from server.observability.metrics import FAILURES
+from lightwell.server.observability.metrics import FAILURES
 
 _LOSSES = frozenset({SILENCE, REFUSED, ENDED, CUT})
 """Outcomes with which a client does not learn the result of its request."""

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.fault_judge import num_open
-from model.checkpoint.folder import PACKAGED
+from lightwell.model.checkpoint.folder import PACKAGED
 from tests.server import running
 from tests.support.processes import ROOT, descendants, free_port, worker_pid
 from tests.support.wire import samples

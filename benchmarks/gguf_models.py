@@ -13,8 +13,8 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
-from model.checkpoint.gguf.header import read_header
-from model.checkpoint.resolve import smollm2_file
+from lightwell.model.checkpoint.gguf.header import read_header
+from lightwell.model.checkpoint.resolve import smollm2_file
 
 _LARGE = {
     "block_count": 22,

@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.gguf_models import random_q4_k, smollm2_q8_0
 from benchmarks.peers.engines import STORED
-from model.checkpoint.gguf.folder import folder_of
-from model.checkpoint.resolve import smollm2_file
+from lightwell.model.checkpoint.gguf.folder import folder_of
+from lightwell.model.checkpoint.resolve import smollm2_file
 from tests.support.processes import ROOT
 
 CACHE = ROOT / "benchmarks" / ".cache"

@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.models import add_cache
 from benchmarks.step_times import timed_pairs
-from model.kernels.int8_rows import Quantization
-from server.lifecycle.worker_process import prepare_environment
+from lightwell.model.kernels.int8_rows import Quantization
+from lightwell.server.lifecycle.worker_process import prepare_environment
 from tests.support.accuracy import KINDS, Accuracy, Network, accuracies
 from tests.support.processes import ROOT
 

@@ -20,9 +20,9 @@ from benchmarks.checkpoint import make_checkpoint, random_prompts
 from benchmarks.comparison import table
 from benchmarks.load import closed_loop
 from benchmarks.models import MODELS, add_cache
-from model.checkpoint.registry import read_config
-from server.config.memory_estimate import sizes
-from server.config.settings import Settings
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.server.config.memory_estimate import sizes
+from lightwell.server.config.settings import Settings
 from tests.support.processes import Server, is_worker, serve
 from tests.support.wire import samples
 

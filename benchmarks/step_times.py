@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import torch
 
-from model.batch import Batch
+from lightwell.model.batch import Batch
 from tests.support.accuracy import Network
 
 DECODING_CONTEXT = 128

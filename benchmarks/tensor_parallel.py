@@ -26,11 +26,11 @@ import numpy as np
 
 from benchmarks.checkpoint import make_checkpoint, random_prompts
 from benchmarks.models import add_cache
-from model.checkpoint.folder import PACKAGED
-from server.engine.config import EngineConfig
-from server.engine.engine import Engine
-from server.engine.messages.outputs import RequestOutput
-from server.engine.messages.request import EngineRequest, GenerateTask, PointCapture, Task, TraceTask
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.messages.outputs import RequestOutput
+from lightwell.server.engine.messages.request import EngineRequest, GenerateTask, PointCapture, Task, TraceTask
 from tests.server.engine.driving import as_numpy, generate, request
 
 STREAMS = (1, 8, 32)
@@ -104,7 +104,9 @@ def measure(folder: Path, num_ranks: int, dtype: str) -> Measured:
 def other_ranks() -> list[str]:
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [
-        pid for pid in children if b"server.engine.tensor_parallel.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid
+        for pid in children
+        if b"lightwell.server.engine.tensor_parallel.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 

@@ -171,7 +171,7 @@ def install(folder: Path, extras: set[str], index: str) -> bool:
     python, settings = make_environment(folder), pip_settings()
     uv, index_to_add = find_uv(python), torch_index(index, settings)
     editable = ["--editable", f".[{','.join(sorted(extras))}]" if extras else "."]
-    editable += ["--editable", "clients/python"] if extras else []
+    editable += ["--editable", "clients/python"]
     pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(LOCK)]
     ways = [([*pip, *(["--extra-index-url", index_to_add] if index_to_add else [])], dict(os.environ))]
     if uv is not None:
@@ -199,7 +199,12 @@ def compile_lock(output: Path, options: Sequence[str], python: Path) -> int:
         sys.exit("uv compiles the versions, and it cannot be installed")
     environment = uv_environment(pip_settings(), ("index-url", "cert", "timeout"))
     command = [uv, "pip", "compile", "--quiet", "--universal", "--python-version=3.11", "--all-extras", "--no-annotate"]
-    command += ["--no-emit-package=lightwell-smollm2", "--custom-compile-command=make lock", *options]
+    command += [
+        "--no-emit-package=lightwell-smollm2",
+        "--no-emit-package=lightwell-client",
+        "--custom-compile-command=make lock",
+        *options,
+    ]
     command += ["pyproject.toml", "clients/python/pyproject.toml", "--output-file", str(output)]
     return subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False).returncode
 

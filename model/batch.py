@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model.kernels.attention import AttentionItems, VisibleKeys
+from lightwell.model.kernels.attention import AttentionItems, VisibleKeys
 
 Check = Callable[[], None]
 """A function called between pieces of a pass. Its exceptions end the pass."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from model.checkpoint import anonymous_memory
-from model.config import ModelConfig
+from lightwell.model.checkpoint import anonymous_memory
+from lightwell.model.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

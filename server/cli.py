@@ -13,18 +13,25 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.nearest import did_you_mean
-from model.checkpoint.resolve import local_path
-from model.tokenization.template_client import shared_client
-from server.config.auth.keys import KeyFileError, key_entry, new_key
-from server.config.command_line import Parser, add_arguments, add_flags, deprecations, from_arguments, unknown_variables
-from server.config.setting_names import ENV_PREFIX, variable_name
-from server.config.settings import Settings, SettingsError, setting_names
-from server.lifecycle import worker_process
-from server.observability.version import lightwell_version
-from server.terminal.command_errors import CommandError, UsageError
-from server.terminal.commands import add_commands
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.nearest import did_you_mean
+from lightwell.model.checkpoint.resolve import local_path
+from lightwell.model.tokenization.template_client import shared_client
+from lightwell.server.config.auth.keys import KeyFileError, key_entry, new_key
+from lightwell.server.config.command_line import (
+    Parser,
+    add_arguments,
+    add_flags,
+    deprecations,
+    from_arguments,
+    unknown_variables,
+)
+from lightwell.server.config.setting_names import ENV_PREFIX, variable_name
+from lightwell.server.config.settings import Settings, SettingsError, setting_names
+from lightwell.server.lifecycle import worker_process
+from lightwell.server.observability.version import lightwell_version
+from lightwell.server.terminal.command_errors import CommandError, UsageError
+from lightwell.server.terminal.commands import add_commands
 
 
 def build_parser() -> Parser:
@@ -132,7 +139,7 @@ def serve(arguments: argparse.Namespace) -> int | None:
         if path is not None and settings.devices == 1:
             with contextlib.suppress(OSError):  # the worker's start then reports it
                 worker_process.start_early(settings.threads, path)
-        from server.lifecycle import app
+        from lightwell.server.lifecycle import app
 
         try:
             app.serve(settings)
@@ -145,9 +152,9 @@ def serve(arguments: argparse.Namespace) -> int | None:
 
 def census(arguments: argparse.Namespace) -> str:
     """Return the census of a configuration."""
-    from model.analysis import census_report
-    from model.analysis.census import take_census
-    from model.checkpoint import registry, resolve
+    from lightwell.model.analysis import census_report
+    from lightwell.model.analysis.census import take_census
+    from lightwell.model.checkpoint import registry, resolve
 
     config = registry.read_config(resolve.resolve_config(arguments.config))
     counted = take_census(config)
@@ -158,8 +165,8 @@ def census(arguments: argparse.Namespace) -> str:
 
 def size(arguments: argparse.Namespace) -> str:
     """Return the memory estimate of a server."""
-    from model.checkpoint import registry, resolve
-    from server.config import memory_estimate
+    from lightwell.model.checkpoint import registry, resolve
+    from lightwell.server.config import memory_estimate
 
     settings = from_arguments(arguments, os.environ)
     file = resolve.resolve_config(settings.model or resolve.default_name(), settings.gguf_file, settings.revision)
@@ -170,7 +177,7 @@ def size(arguments: argparse.Namespace) -> str:
 
 def kernels(arguments: argparse.Namespace) -> str:
     """Return the kernels of this machine."""
-    from server.config import kernel_report
+    from lightwell.server.config import kernel_report
 
     settings = Settings.from_sources(vars(arguments), os.environ)
     report = kernel_report.make_report(settings, measured=arguments.measure)
@@ -181,7 +188,7 @@ def perplexity(arguments: argparse.Namespace) -> str:
     """Return the perplexity of a text."""
     from pathlib import Path
 
-    from server.terminal import perplexity as measured
+    from lightwell.server.terminal import perplexity as measured
 
     if arguments.max_tokens < measured.LEAST_TOKENS:
         raise UsageError(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted")
@@ -200,7 +207,7 @@ def key(arguments: argparse.Namespace) -> str:
 
 def health(_: argparse.Namespace) -> None:
     """Raise CommandError if the server is not ready."""
-    from server.lifecycle.health_check import serve_arguments, why_not_ready
+    from lightwell.server.lifecycle.health_check import serve_arguments, why_not_ready
 
     settings = from_arguments(build_parser().parse_args(["serve", *serve_arguments()]), os.environ)
     problem = why_not_ready(settings.host, settings.port)
@@ -242,7 +249,7 @@ def fail(message: str, status: int, log_format: str = "text") -> int:
 
 def say(level: str, message: str, log_format: str) -> None:
     """Print one line on stderr, after all that was logged, as text or in the log's JSON."""
-    from server.observability import logs
+    from lightwell.server.observability import logs
 
     logs.flush()
     message = " ".join(message.split())

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from model.kernels import library
+from lightwell.model.kernels import library
 
 
 @contextmanager

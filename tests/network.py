@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from model.batch import Batch, Span
-from model.config import ModelConfig
-from model.hooks.head_pairs import HeadPairs
-from model.hooks.hooks import AttentionTap, Hooks, Read, RowSink
-from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
-from model.hooks.points import Point, Stack, reads_encoder
-from model.kv_cache import KVCache
-from model.network.transformer import Transformer
+from lightwell.model.batch import Batch, Span
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.head_pairs import HeadPairs
+from lightwell.model.hooks.hooks import AttentionTap, Hooks, Read, RowSink
+from lightwell.model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
+from lightwell.model.hooks.points import Point, Stack, reads_encoder
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.transformer import Transformer
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 8

@@ -23,10 +23,10 @@ import httpx
 import torch
 from safetensors.torch import load
 
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.config import ModelConfig
-from model.loading.loader import load_model
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.config import ModelConfig
+from lightwell.model.loading.loader import load_model
 from tests import reference, tiny
 from tests.network import CPU, FLOAT32_BOUND, look_at_everything
 from tests.parity_numbers import Errors, Numbers, Prompt, draw_prompts

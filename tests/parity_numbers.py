@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.config import ModelConfig
+from lightwell.model.config import ModelConfig
 from tests import tiny
 
 NUM_PROMPTS = 2

@@ -53,9 +53,9 @@ class Example:
 
 
 def settings_table() -> str:
-    from server.config.command_line import shown_default
-    from server.config.setting_names import flag_name, variable_name
-    from server.config.settings import Settings
+    from lightwell.server.config.command_line import shown_default
+    from lightwell.server.config.setting_names import flag_name, variable_name
+    from lightwell.server.config.settings import Settings
 
     lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
     for setting in fields(Settings):
@@ -67,8 +67,15 @@ def settings_table() -> str:
 
 
 def metrics_table() -> str:
-    from server.engine.messages.outputs import EngineInfo, EngineStats
-    from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_adapters, of_caches, of_engine
+    from lightwell.server.engine.messages.outputs import EngineInfo, EngineStats
+    from lightwell.server.observability.metrics import (
+        ClientCounters,
+        Metrics,
+        WorkerNumbers,
+        of_adapters,
+        of_caches,
+        of_engine,
+    )
 
     metrics = Metrics()
     metrics.watch(lambda: of_engine(EngineStats(), ClientCounters(), [WorkerNumbers(True, EngineStats(), 0)]))
@@ -95,7 +102,7 @@ def routes_table(openapi: dict[str, Any]) -> str:
 
 def points_table() -> str:
     """Return the glossary of the points: every one with its axes, how it is made, and whether it can be changed."""
-    from model.hooks.points import POINTS
+    from lightwell.model.hooks.points import POINTS
 
     def row(name: str, axes: str, formula: str, about: str, changeable: bool) -> str:
         return f"| `{name}` | {axes} | `{formula}` | {about} | {'yes' if changeable else 'no'} |"

@@ -10,10 +10,10 @@ def fields_table() -> str:
     """Return every field of the requests that other servers have too: the routes that honour, ignore and refuse
     it.
     """
-    from server.schemas.chat_messages import ChatMessage
-    from server.schemas.embeddings import EmbeddingRequest
-    from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
-    from server.schemas.tokens import TokenizeRequest
+    from lightwell.server.schemas.chat_messages import ChatMessage
+    from lightwell.server.schemas.embeddings import EmbeddingRequest
+    from lightwell.server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
+    from lightwell.server.schemas.tokens import TokenizeRequest
 
     objects: dict[str, type[Any]] = {
         "completions": CompletionRequest,
@@ -28,8 +28,8 @@ def fields_table() -> str:
 
 def responses_table() -> str:
     """Return the fields that POST /v1/responses ignores and refuses, except the fields that chats treat alike."""
-    from server.schemas.generation import ChatCompletionRequest
-    from server.schemas.openai_responses import items, responses
+    from lightwell.server.schemas.generation import ChatCompletionRequest
+    from lightwell.server.schemas.openai_responses import items, responses
 
     of_chats = _known_fields({"the body": ChatCompletionRequest})
     known = _known_fields(
@@ -55,9 +55,9 @@ def responses_table() -> str:
 
 def decisions_table() -> str:
     """Return the fields that POST /v1/decisions and /v1/systemone ignore and refuse, except fields of every route."""
-    from server.schemas.judgements import decisions, systemone
-    from server.schemas.judgements.fields import NO_IMAGES
-    from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
+    from lightwell.server.schemas.judgements import decisions, systemone
+    from lightwell.server.schemas.judgements.fields import NO_IMAGES
+    from lightwell.server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
 
     bodies = {"`/v1/decisions`": decisions.DecisionsRequest, "`/v1/systemone`": systemone.SystemOneRequest}
     inside = {
@@ -75,9 +75,9 @@ def decisions_table() -> str:
 
 def reranking_table() -> str:
     """Return every field of the routes that score and label, except the fields of every route."""
-    from server.schemas.base import RunFields
-    from server.schemas.judgements import classifying, reranking, scoring
-    from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
+    from lightwell.server.schemas.base import RunFields
+    from lightwell.server.schemas.judgements import classifying, reranking, scoring
+    from lightwell.server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
 
     known = _known_fields(
         {
@@ -94,8 +94,8 @@ def reranking_table() -> str:
 
 def messages_table() -> str:
     """Return the fields of bodies of Anthropic's API that are ignored or refused here, and where."""
-    from server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS, AnthropicMessage
-    from server.schemas.anthropic.messages import (
+    from lightwell.server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS, AnthropicMessage
+    from lightwell.server.schemas.anthropic.messages import (
         CountTokensRequest,
         JsonFormat,
         MessagesRequest,
@@ -124,7 +124,7 @@ def messages_table() -> str:
 
 def ollama_table() -> str:
     """Return every field of Ollama's requests that is not honoured, where, and why."""
-    from server.schemas import ollama
+    from lightwell.server.schemas import ollama
 
     known = _known_fields(
         {

@@ -26,6 +26,11 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in python_files("model", "server")}
 
 
+def short_name(module: str) -> str:
+    """Return a module's name without `lightwell.`: as in the paths of its file."""
+    return module.removeprefix("lightwell.")
+
+
 def imported_names(tree: ast.AST) -> Iterator[str]:
     """Yield each dotted name that an import statement anywhere under `tree` may bind, relative ones not allowed."""
     return bound_names(ast.walk(tree))
@@ -34,12 +39,12 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
 def bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (short_name(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: relative imports hide the direction"
             assert node.module is not None
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield short_name(node.module)
+            yield from (short_name(f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -73,7 +78,7 @@ def own_imports(path: Path, itself: str) -> set[str]:
 
 
 def libraries(path: Path) -> set[str]:
-    ours = {"lightwell_command", "model", "server", "__future__"}
+    ours = {"lightwell", "model", "server", "__future__"}
     return {name.split(".")[0] for name in names_of(path)} - ours
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from server.config.setting_names import ENV_PREFIX
-from server.config.settings import setting_names
-from server.engine.execution import compile_cache
+from lightwell.server.config.setting_names import ENV_PREFIX
+from lightwell.server.config.settings import setting_names
+from lightwell.server.engine.execution import compile_cache
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -99,7 +99,9 @@ def test_the_image_installs_what_every_setting_needs() -> None:
     assert command
     written = subprocess.run([sys.executable, "-c", command[1]], cwd=ROOT, capture_output=True, text=True, check=True)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert set(written.stdout.splitlines()) == {*project["dependencies"], *project["optional-dependencies"]["otel"]}
+    wanted = {*project["dependencies"], *project["optional-dependencies"]["otel"]} - {"lightwell-client"}
+    assert set(written.stdout.splitlines()) == wanted
+    assert "install --no-deps . ./clients/python" in DOCKERFILE
 
 
 def test_the_dockerfile_begins_with_its_base_so_that_builders_may_choose_it() -> None:

@@ -23,7 +23,7 @@ CHANGES: dict[str, str] = dict(
 )
 """The diff of each section, by its heading."""
 FAMILY, KERNEL, VIEW = "A family of models", "A kernel for the CPU", "A view of the page"
-COPIED = ("model", "server", "clients", "lightwell_command.py", "pyproject.toml")
+COPIED = ("model", "server", "clients", "src", "pyproject.toml")
 
 
 def copy_of_the_project(folder: Path) -> Path:
@@ -32,7 +32,7 @@ def copy_of_the_project(folder: Path) -> Path:
     """
     for name in COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, folder / name)
     apply(FAMILY, folder, "--reverse")
@@ -46,7 +46,7 @@ def apply(heading: str, folder: Path, *options: str) -> None:
 
 def python(folder: Path, *arguments: str) -> str:
     """Run Python in a copy, with its code before any installed code, and return the output."""
-    path = os.pathsep.join([str(folder), str(folder / "clients" / "python")])
+    path = os.pathsep.join(map(str, (folder / "src", folder, folder / "clients" / "python")))
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -73,8 +73,8 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(changed: Path) -> Iterator[Server]:
     """A server of the default model that runs the copy's code."""
     port = free_port()
-    command = [sys.executable, "-m", "server", "serve", "--host", LOOPBACK, "--port", str(port)]
-    path = {"PYTHONPATH": str(changed)}
+    command = [sys.executable, "-m", "lightwell", "serve", "--host", LOOPBACK, "--port", str(port)]
+    path = {"PYTHONPATH": str(changed / "src")}
     with running(command, port, "/health/ready", 180.0, environment=path, folder=changed) as started:
         yield started
 
@@ -104,10 +104,10 @@ import sys, tempfile
 from pathlib import Path
 import torch
 from transformers import SmolLM3Config, SmolLM3ForCausalLM
-from model.batch import Batch, Span
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
 
 sizes = dict(vocab_size=60, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
 config = SmolLM3Config(
@@ -125,7 +125,7 @@ print(float((logits - theirs(torch.tensor([ids])).logits[0]).abs().max()))
 
 
 _NAMES_ARCHITECTURES = """
-from model.checkpoint.registry import ARCHITECTURES
+from lightwell.model.checkpoint.registry import ARCHITECTURES
 print(*ARCHITECTURES)
 """
 
@@ -178,7 +178,7 @@ def test_the_kernel_computes(tmp_path: Path) -> None:
     folder = copy_of_the_project(tmp_path)
     apply(KERNEL, folder)
     python(folder, "model/kernels/build.py")
-    code = "import torch; from model.kernels.lengths import lengths; x = torch.randn(7, 33); "
+    code = "import torch; from lightwell.model.kernels.lengths import lengths; x = torch.randn(7, 33); "
     assert float(python(folder, "-c", code + "print(float((lengths(x) - x.norm(dim=1)).abs().max()))")) < 1e-5
 
 

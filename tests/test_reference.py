@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.config import PositionBiasConfig
-from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.config import PositionBiasConfig
+from lightwell.model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
 from tests import reference, tiny
 from tests.reference import formulas
 

@@ -97,7 +97,8 @@ def loaded_by(start: str) -> set[str]:
 def test_the_api_process_runs_without_torch() -> None:
     modules = ["server.cli", "server.lifecycle.app", "server.worker.engine_worker", "server.worker.loop"]
     modules += WITHOUT_TORCH
-    code = f"import sys, {', '.join(modules)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
+    imported = ", ".join(f"lightwell.{name}" for name in modules)
+    code = f"import sys, {imported}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 

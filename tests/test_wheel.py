@@ -22,16 +22,17 @@ def test_wheel_and_sdist_carry_the_default_model_and_the_pages(tmp_path: Path) -
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(tmp_path)],
         cwd=ROOT, check=True, capture_output=True,
     )  # fmt: skip
-    needed = {"lightwell_command.py", *(str(path.relative_to(ROOT)) for path in MODULES.values())}
-    needed |= {f"model/fables/{name}" for name in FABLES}
-    needed |= {f"server/web/docs/{name}" for name in DOCS_PAGE}
-    needed |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "server" / "web" / "page").rglob("*.*")}
+    sources = {str(path.relative_to(ROOT)) for path in MODULES.values()}
+    sources |= {f"model/fables/{name}" for name in FABLES}
+    sources |= {f"server/web/docs/{name}" for name in DOCS_PAGE}
+    sources |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "server" / "web" / "page").rglob("*.*")}
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        assert needed <= set(wheel.namelist())
-        assert not [name for name in wheel.namelist() if name.startswith(("tests/", "clients/", "benchmarks/"))]
+        names = set(wheel.namelist())
+        assert {f"lightwell/{name}" for name in ("command.py", "__init__.py", *sources)} <= names
+        assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"lightwell"}
         licences = {name for name in wheel.namelist() if ".dist-info/licenses/" in name}
         assert {Path(name).name for name in licences} == {"LICENSE", "NOTICE"}
         for name in ("model/fables/model.safetensors", "model/fables/tokenizer.json"):
-            assert wheel.read(name) == (ROOT / name).read_bytes()
+            assert wheel.read(f"lightwell/{name}") == (ROOT / name).read_bytes()
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
-        assert needed <= {name.partition("/")[2] for name in sdist.getnames()}
+        assert {"src/lightwell/command.py", *sources} <= {name.partition("/")[2] for name in sdist.getnames()}

@@ -15,15 +15,15 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Raw
 from tokenizers import models
 
-from model.batch import Batch, Span
-from model.checkpoint.gguf.folder import _files
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
-from model.loading.lora_loader import load_adapter
-from model.network.cross_encoder import score_defaults
-from model.network.sentence_transformers import embedding_defaults
-from model.tokenization.tokenizer import Tokenizer, UnreadableText
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.gguf.folder import _files
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
+from lightwell.model.loading.lora_loader import load_adapter
+from lightwell.model.network.cross_encoder import score_defaults
+from lightwell.model.network.sentence_transformers import embedding_defaults
+from lightwell.model.tokenization.tokenizer import Tokenizer, UnreadableText
 from tests import quantized_files, tiny
 from tests.gguf_files import make_network, write_gguf
 from tests.quantized_files import Format, write_checkpoint

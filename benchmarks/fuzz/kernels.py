@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels import library, rows
-from model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys, attend, mix_rows, softmax_rows
-from model.kernels.checks import ACTIVATIONS, SUFFIXES
-from model.kernels.decoder import PRODUCTS, Change, DecoderRows, LayerCaches, Product
-from model.kernels.encoder import Encoder, EncoderLayer, attend_texts
-from model.kernels.flow import maximum_flow
-from model.kernels.group_quantized import GroupedWeight, why_not_grouped
-from model.kernels.int8 import Int8BlockedWeight
-from model.kernels.products import DOT, WIDEN, BlockedWeight
-from model.quantized import GroupedRows
+from lightwell.model.kernels import library, rows
+from lightwell.model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys, attend, mix_rows, softmax_rows
+from lightwell.model.kernels.checks import ACTIVATIONS, SUFFIXES
+from lightwell.model.kernels.decoder import PRODUCTS, Change, DecoderRows, LayerCaches, Product
+from lightwell.model.kernels.encoder import Encoder, EncoderLayer, attend_texts
+from lightwell.model.kernels.flow import maximum_flow
+from lightwell.model.kernels.group_quantized import GroupedWeight, why_not_grouped
+from lightwell.model.kernels.int8 import Int8BlockedWeight
+from lightwell.model.kernels.products import DOT, WIDEN, BlockedWeight
+from lightwell.model.quantized import GroupedRows
 from tests.model.kernels import attention_world, decoder_world
 from tests.model.kernels.draw_grouped import VALUES, draw_grouped
 

@@ -29,8 +29,8 @@ import torch
 
 from benchmarks.fuzz.checkpoints import Sources, read_and_run
 from benchmarks.fuzz.kernels import CASES, run_kernel
-from model.checkpoint.folder import ModelLoadError, is_failure
-from model.kernels import library
+from lightwell.model.checkpoint.folder import ModelLoadError, is_failure
+from lightwell.model.kernels import library
 from tests.model.kernels.levels import at_level
 from tests.model.kernels.sanitizers import sanitized_library, sanitizer_variables
 

@@ -4,12 +4,12 @@ import torch
 
 from benchmarks.gpu.clock import device_seconds
 from benchmarks.gpu.plan import Plan
-from model.batch import Batch, Span
-from model.kernels.cuda.paged_keys import Arrivals
-from model.kv_cache import LayerCache
-from model.layers.attention import AttentionRule
-from model.layers.device_batch import DeviceBatch, Packing
-from model.layers.triton_attention import attend
+from lightwell.model.batch import Batch, Span
+from lightwell.model.kernels.cuda.paged_keys import Arrivals
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.attention import AttentionRule
+from lightwell.model.layers.device_batch import DeviceBatch, Packing
+from lightwell.model.layers.triton_attention import attend
 
 _LAYERS = 4
 """Layers with a cache each: one layer's keys and values would partly lie in the card's own cache."""

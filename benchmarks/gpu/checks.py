@@ -15,11 +15,11 @@ from benchmarks.gpu.networks import make_theirs, read_ours, write_checkpoint
 from benchmarks.gpu.ours import make_cache, make_engine
 from benchmarks.gpu.plan import Plan
 from benchmarks.gpu.report import Results
-from model.batch import Batch, Span
-from model.kernels.choice import KernelConfig
-from model.network.transformer import Transformer
-from server.engine.engine import Engine
-from server.engine.messages.request import AttentionCapture, EngineRequest
+from lightwell.model.batch import Batch, Span
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest
 from tests.server.engine.driving import Answer, generate, request, run
 
 MAX_ERROR = 1e-4

@@ -113,7 +113,7 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from model.kernels.cuda.dependent_launch import CAPABILITY
+    from lightwell.model.kernels.cuda.dependent_launch import CAPABILITY
 
     names = variant.kernel.arg_names
     constants = dict.fromkeys(names) | dict(variant.constants)

@@ -18,21 +18,21 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.fake_tensors import CUDA, Counts, counted, fake_card
-from model.batch import Batch, Span
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.config import ModelConfig
-from model.hooks.head_pairs import HeadPairs
-from model.hooks.hooks import AttentionTap, Hooks, RowSink
-from model.kernels.choice import KernelConfig
-from model.kv_cache import KVCache
-from model.loading.loader import build_model
-from model.network.transformer import Transformer
-from model.sampling.sampler import SamplerRow
-from server.engine.execution.cuda_graphs import StepSizes
-from server.engine.execution.device_executor import DeviceExecutor
-from server.engine.execution.device_runner import DeviceRunner, SampledRow
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.head_pairs import HeadPairs
+from lightwell.model.hooks.hooks import AttentionTap, Hooks, RowSink
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import build_model
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.sampler import SamplerRow
+from lightwell.server.engine.execution.cuda_graphs import StepSizes
+from lightwell.server.engine.execution.device_executor import DeviceExecutor
+from lightwell.server.engine.execution.device_runner import DeviceRunner, SampledRow
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 from tests import tiny
 
 BLOCK = 16

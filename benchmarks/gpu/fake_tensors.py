@@ -182,9 +182,9 @@ def counted(run: Callable[[], object]) -> Counts:
                 counts.copy("readback")
         return [None] * len(tensors), None
 
-    downloading = mock.patch("server.engine.execution.device_runner.download", downloaded)
+    downloading = mock.patch("lightwell.server.engine.execution.device_runner.download", downloaded)
     launching = mock.patch.object(JITFunction, "run", launched)
-    uploading = mock.patch.multiple("model.layers.device_batch", on_host=on_host, upload=uploaded)
+    uploading = mock.patch.multiple("lightwell.model.layers.device_batch", on_host=on_host, upload=uploaded)
     with launching, uploading, downloading, counts:
         run()
     return counts

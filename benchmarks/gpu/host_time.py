@@ -16,11 +16,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.gpu.idle_network import step_seconds
-from model.sampling.device_edits import PackedEdits, RowEdits
-from model.sampling.device_rows import Kind, num_alternatives, pack, packed_size, result_width, unpack
-from model.sampling.device_sampler import DeviceSampler
-from model.sampling.sampler import SamplerRow
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.model.sampling.device_edits import PackedEdits, RowEdits
+from lightwell.model.sampling.device_rows import Kind, num_alternatives, pack, packed_size, result_width, unpack
+from lightwell.model.sampling.device_sampler import DeviceSampler
+from lightwell.model.sampling.sampler import SamplerRow
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 
 NUM_ROWS = (1, 32, 256)
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from benchmarks.checkpoint import random_prompts
 from benchmarks.gpu.networks import Network, llama, make_ours
-from model.kernels.choice import KernelConfig
-from model.kv_cache import KVCache
-from model.layers.device_batch import BatchShape
-from model.network.transformer import Transformer
-from model.network.triton_step import TritonStep
-from model.sampling.device_rows import Kind
-from server.engine.config import EngineConfig
-from server.engine.engine import Engine
-from server.engine.execution.cuda_graphs import StepGraphs
-from server.engine.memory.allocation_limit import freeze_garbage
-from server.engine.messages.request import AttentionCapture, GenerateTask
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers.device_batch import BatchShape
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.network.triton_step import TritonStep
+from lightwell.model.sampling.device_rows import Kind
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.execution.cuda_graphs import StepGraphs
+from lightwell.server.engine.memory.allocation_limit import freeze_garbage
+from lightwell.server.engine.messages.request import AttentionCapture, GenerateTask
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 from tests.server.engine.driving import request
 
 _VOCAB_SIZE, _WIDTH, _TOKEN = 1000, 32, 5

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import triton
 
-from model.kernels.cuda import (
+from lightwell.model.kernels.cuda import (
     add_norm,
     attention_pieces,
     attention_shapes,

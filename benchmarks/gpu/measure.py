@@ -26,8 +26,8 @@ from benchmarks.gpu.networks import (
 )
 from benchmarks.gpu.plan import Plan
 from benchmarks.gpu.report import Decode, Results
-from model.network.transformer import Transformer
-from server.engine.engine import Engine
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.engine import Engine
 
 _SUITE_SECONDS = 240.0
 """Most seconds of one suite of tests, so that another has some too."""

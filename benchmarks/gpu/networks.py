@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_maps import weights_of
-from model.config import ModelConfig
-from model.kernels.choice import KernelConfig
-from model.loading.loader import build_model, load_model
-from model.network.transformer import Transformer
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_maps import weights_of
+from lightwell.model.config import ModelConfig
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.loading.loader import build_model, load_model
+from lightwell.model.network.transformer import Transformer
 
 
 @dataclass(frozen=True)

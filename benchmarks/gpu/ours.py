@@ -16,16 +16,16 @@ import torch
 from benchmarks.checkpoint import random_prompts
 from benchmarks.gpu.clock import seconds, wait_for
 from benchmarks.gpu.plan import Plan
-from model.batch import Batch, Span
-from model.kv_cache import KVCache
-from model.layers import device_batch
-from model.network.transformer import Transformer
-from model.sampling.device_rows import Kind
-from server.engine.config import EngineConfig
-from server.engine.engine import Engine
-from server.engine.execution.cuda_graphs import StepGraphs
-from server.engine.messages.outputs import RequestOutput
-from server.engine.messages.request import AttentionCapture
+from lightwell.model.batch import Batch, Span
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers import device_batch
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.device_rows import Kind
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.execution.cuda_graphs import StepGraphs
+from lightwell.server.engine.messages.outputs import RequestOutput
+from lightwell.server.engine.messages.request import AttentionCapture
 from tests.server.engine.driving import generate, request
 
 CAPTURE_TOKENS = 256

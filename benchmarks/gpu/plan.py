@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.networks import LARGE, SMALL, TINY, Network
-from model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kernels.choice import AUTO, KernelConfig
 
 
 @dataclass(frozen=True)

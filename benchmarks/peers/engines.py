@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from model.checkpoint.folder import GGUF_NAME
+from lightwell.model.checkpoint.folder import GGUF_NAME
 from tests.support.processes import LOOPBACK, ROOT, Server, descendants, free_port, running, serve
 
 START_WITHIN = 300.0

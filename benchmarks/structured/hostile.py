@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any
 
 from benchmarks.structured.apart import result_apart
-from model.sampling.grammar.checking import END, check
-from model.sampling.grammar.deep_stack import deep_stacks
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.gbnf import gbnf_grammar
-from model.sampling.grammar.json_schema import json_schema_grammar
-from model.sampling.grammar.structural_tags import structural_tag_grammar
-from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
+from lightwell.model.sampling.grammar.checking import END, check
+from lightwell.model.sampling.grammar.deep_stack import deep_stacks
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.gbnf import gbnf_grammar
+from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
+from lightwell.model.sampling.grammar.structural_tags import structural_tag_grammar
+from lightwell.model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
 from tests.support.walking import matcher
 
 MEMORY = 2 << 30

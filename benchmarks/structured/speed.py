@@ -25,7 +25,7 @@ from benchmarks.load import closed_loop, run, stream_completion
 from benchmarks.models import add_folders
 from benchmarks.peers.engines import ENGINES, Setup
 from benchmarks.subjects import all_of
-from model.checkpoint.resolve import resolve, smollm2_file
+from lightwell.model.checkpoint.resolve import resolve, smollm2_file
 from tests.support.processes import Server, serve
 
 STREAMS = 8
@@ -70,10 +70,10 @@ def prompt(number: int) -> str:
 
 class InProcess:
     def __init__(self, model: str) -> None:
-        from model.sampling.grammar.json_schema import json_schema_grammar
-        from model.tokenization.tokenizer import Tokenizer
-        from server.engine.config import EngineConfig
-        from server.engine.engine import Engine
+        from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
+        from lightwell.model.tokenization.tokenizer import Tokenizer
+        from lightwell.server.engine.config import EngineConfig
+        from lightwell.server.engine.engine import Engine
 
         folder = resolve(model, None)
         self._tokenizer = Tokenizer.from_folder(folder)
@@ -85,8 +85,8 @@ class InProcess:
         """Return tokens a second, and the tokens of each stream: with grammars unless `forced` is None, and at most
         `lengths`.
         """
-        from server.engine.messages.request import GenerateTask
-        from server.engine.messages.sampling_params import SamplingParams
+        from lightwell.server.engine.messages.request import GenerateTask
+        from lightwell.server.engine.messages.sampling_params import SamplingParams
         from tests.server.engine.driving import request
 
         scheduler = self._engine._scheduler

@@ -19,8 +19,8 @@ from typing import Any
 import llguidance
 
 from benchmarks.structured.apart import result_apart
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.json_schema import json_schema_grammar
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
 from tests.support.walking import admits
 
 DRAFTS = {

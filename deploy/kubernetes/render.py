@@ -52,7 +52,7 @@ def plain_files() -> dict[str, str]:
 
 def schema() -> str:
     """Return the values' schema, with the server's settings as `settings`."""
-    from server.config.settings import setting_names
+    from lightwell.server.config.settings import setting_names
 
     names = ",\n".join(f'          "{name}"' for name in sorted(setting_names()))
     text = SCHEMA.read_text(encoding="utf-8")

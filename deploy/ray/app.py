@@ -18,9 +18,9 @@ from ray.serve import Application
 
 from deploy.ray.engine import Engine
 from deploy.ray.ingress import Ingress
-from server.config.setting_names import ENV_PREFIX
-from server.config.settings import Settings, SettingsError, setting_names
-from server.worker.engine_worker import ENGINE_FACTORY
+from lightwell.server.config.setting_names import ENV_PREFIX
+from lightwell.server.config.settings import Settings, SettingsError, setting_names
+from lightwell.server.worker.engine_worker import ENGINE_FACTORY
 
 _SPARE_GRACE = 10.0
 """Seconds for the processes of a replica to end, in addition to those for its requests."""

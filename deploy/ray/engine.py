@@ -15,17 +15,17 @@ from typing import Any
 from ray import serve
 from starlette.types import ASGIApp, Message, Scope
 
-from server.cli import forget_keys
-from server.config.auth.keys import Keyring
-from server.config.devices import places
-from server.config.settings import Settings
-from server.http.connection import BODY_WRITER
-from server.lifecycle.app import create_app, load_model_files
-from server.lifecycle.processes import LightwellServer, at_places
-from server.lifecycle.worker_process import prepare_environment, weight_bytes
-from server.observability.logs import configure_logging
-from server.observability.metrics import Metrics
-from server.observability.otel import Tracing, is_wanted
+from lightwell.server.cli import forget_keys
+from lightwell.server.config.auth.keys import Keyring
+from lightwell.server.config.devices import places
+from lightwell.server.config.settings import Settings
+from lightwell.server.http.connection import BODY_WRITER
+from lightwell.server.lifecycle.app import create_app, load_model_files
+from lightwell.server.lifecycle.processes import LightwellServer, at_places
+from lightwell.server.lifecycle.worker_process import prepare_environment, weight_bytes
+from lightwell.server.observability.logs import configure_logging
+from lightwell.server.observability.metrics import Metrics
+from lightwell.server.observability.otel import Tracing, is_wanted
 
 logger = logging.getLogger(__name__)
 

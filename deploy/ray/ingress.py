@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deploy.ray.engine import Head
 from deploy.ray.gather import merge
-from server.http.error_shapes import error_response
-from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
-from server.http.sse import error_event
-from server.observability.metrics import CONTENT_TYPE
+from lightwell.server.http.error_shapes import error_response
+from lightwell.server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
+from lightwell.server.http.sse import error_event
+from lightwell.server.observability.metrics import CONTENT_TYPE
 
 logger = logging.getLogger(__name__)
 

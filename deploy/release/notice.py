@@ -18,7 +18,7 @@ from deploy.release.versions import ROOT, CheckFailed
 
 NOTICE = ROOT / "NOTICE"
 HEADING = "distribution | versions | licence\n"
-BY_HAND = ("lightwell", "lightwell-smollm2", "triton", "nvidia-*", "cuda-*")
+BY_HAND = ("lightwell", "lightwell-client", "lightwell-smollm2", "triton", "nvidia-*", "cuda-*")
 """Distributions that the part above the list describes; not every image has them."""
 
 Metadata = dict[str, Any]
@@ -28,7 +28,8 @@ Metadata = dict[str, Any]
 def requirements() -> list[Requirement]:
     """Return the requirements that the image installs: the dependencies and the extra for traces."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [Requirement(each) for each in (*project["dependencies"], *project["optional-dependencies"]["otel"])]
+    wanted = [Requirement(each) for each in (*project["dependencies"], *project["optional-dependencies"]["otel"])]
+    return [each for each in wanted if each.name != "lightwell-client"]
 
 
 def installed_metadata(name: str) -> Metadata | None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from model.checkpoint.weight_maps import weights_of
-from model.config import ModelConfig
+from lightwell.model.checkpoint.weight_maps import weights_of
+from lightwell.model.config import ModelConfig
 
 MATRICES = (
     "embedding", "embedding projection", "per-layer embedding", "per-layer projection", "stream projection",

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from model.analysis.census import COMPONENTS, MATRICES, Census, WeightGroup
-from model.config import ModelConfig
+from lightwell.model.analysis.census import COMPONENTS, MATRICES, Census, WeightGroup
+from lightwell.model.config import ModelConfig
 
 
 def as_json(census: Census) -> dict[str, Any]:

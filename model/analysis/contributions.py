@@ -48,7 +48,7 @@ Axes: Q queries, K keys, D numbers of a head, T targets.
 
 import numpy as np
 
-from model.analysis.arrays import Float64, Floats
+from lightwell.model.analysis.arrays import Float64, Floats
 
 _overflows = np.errstate(invalid="ignore", over="ignore")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.analysis.arrays import Float64, Floats, Ints
+from lightwell.model.analysis.arrays import Float64, Floats, Ints
 
 BINS = 200
 """Bins of the histogram over [-1, 1], each 0.01 wide."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from model.analysis.arrays import Float64, Floats
+from lightwell.model.analysis.arrays import Float64, Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from model.analysis.weight_reader import WeightReader
-from model.config import ModelConfig
+from lightwell.model.analysis.weight_reader import WeightReader
+from lightwell.model.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

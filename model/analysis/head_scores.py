@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.analysis.arrays import Float64, Floats, Ints
+from lightwell.model.analysis.arrays import Float64, Floats, Ints
 
 MEASURES = ("previous_token", "self", "first_token", "entropy", "mean_distance", "induction")
 """The measures of an answer, in order."""

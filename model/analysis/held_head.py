@@ -13,10 +13,10 @@ from typing import Literal
 
 import torch
 
-from model.analysis.head_readout import Readout
-from model.analysis.weight_reader import WeightReader
-from model.config import DenseActivation, ModelConfig
-from model.layers.dense_weight import activate
+from lightwell.model.analysis.head_readout import Readout
+from lightwell.model.analysis.weight_reader import WeightReader
+from lightwell.model.config import DenseActivation, ModelConfig
+from lightwell.model.layers.dense_weight import activate
 
 HeadKind = Literal["words", "labels"]
 _SLOPES_AT_0 = {"silu": 0.5, "gelu": 0.5, "gelu_tanh": 0.5, "relu": 0.0, "tanh": 1.0}

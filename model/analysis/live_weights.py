@@ -16,14 +16,14 @@ import re
 
 import torch
 
-from model.layers.experts import Experts
-from model.layers.linear import Linear
-from model.layers.mlp import Mlp
-from model.layers.norm import Norm
-from model.network.block import Block
-from model.network.stack import Stack
-from model.network.sublayers import DenseAndExperts, MixedFeedforward, SelfAttention
-from model.network.transformer import Transformer
+from lightwell.model.layers.experts import Experts
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.mlp import Mlp
+from lightwell.model.layers.norm import Norm
+from lightwell.model.network.block import Block
+from lightwell.model.network.stack import Stack
+from lightwell.model.network.sublayers import DenseAndExperts, MixedFeedforward, SelfAttention
+from lightwell.model.network.transformer import Transformer
 
 
 class LiveWeights:

@@ -9,9 +9,9 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from model.config import ModelConfig
-from model.hooks.point_names import stack_config, stacks
-from model.hooks.points import Stack
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import stack_config, stacks
+from lightwell.model.hooks.points import Stack
 
 
 class UnknownMatrix(ValueError):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from model.analysis.arrays import Float64, Floats
-from model.kernels.flow import maximum_flow
+from lightwell.model.analysis.arrays import Float64, Floats
+from lightwell.model.kernels.flow import maximum_flow
 
 _UNIT = 1 << 30
 """Capacities are whole multiples of 1/_UNIT for the solver. A node gives at most 1, so a flow is under 2^31."""

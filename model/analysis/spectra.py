@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.analysis.arrays import Floats
+from lightwell.model.analysis.arrays import Floats
 
 Complexes = npt.NDArray[np.complexfloating[Any, Any]]
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)

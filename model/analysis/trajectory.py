@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.analysis.arrays import Float64, Floats
+from lightwell.model.analysis.arrays import Float64, Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Literal
 
 import torch
 
-from model.analysis.spectra import QUANTILES
-from model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.analysis.spectra import QUANTILES
+from lightwell.model.layers.attention_arithmetic import at_least_float32
 
 Check = Callable[[], None]
 """A function called between blocks; it raises to stop the work."""

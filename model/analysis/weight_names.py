@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from model.analysis.matrices import NamedWeight, UnknownMatrix, find_matrix, names_of, split_name
-from model.checkpoint.weight_maps import weights_of
-from model.config import ModelConfig
-from model.hooks.point_names import stack_config, stacks
-from model.hooks.points import Stack
+from lightwell.model.analysis.matrices import NamedWeight, UnknownMatrix, find_matrix, names_of, split_name
+from lightwell.model.checkpoint.weight_maps import weights_of
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import stack_config, stacks
+from lightwell.model.hooks.points import Stack
 
 _BIASES = {"W_Q": "b_Q", "W_K": "b_K", "W_V": "b_V", "W_O": "b_O", "W_in": "b_in", "W_gate": "b_gate", "W_out": "b_out"}
 _NORMS = {

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import torch
 
-from model.analysis.circuits import Head
-from model.analysis.matrices import NamedWeight
-from model.config import ModelConfig
+from lightwell.model.analysis.circuits import Head
+from lightwell.model.analysis.matrices import NamedWeight
+from lightwell.model.config import ModelConfig
 
 
 class Lookup(Protocol):

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from model.analysis import circuits, head_readout
-from model.analysis.held_head import hold_head
-from model.analysis.live_weights import LiveWeights
-from model.analysis.matrices import find_matrix
-from model.analysis.weight_geometry import Check, geometry
-from model.analysis.weight_names import find_weight, list_weights
-from model.analysis.weight_reader import Lookup, WeightReader
-from model.config import ModelConfig
+from lightwell.model.analysis import circuits, head_readout
+from lightwell.model.analysis.held_head import hold_head
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.analysis.matrices import find_matrix
+from lightwell.model.analysis.weight_geometry import Check, geometry
+from lightwell.model.analysis.weight_names import find_weight, list_weights
+from lightwell.model.analysis.weight_reader import Lookup, WeightReader
+from lightwell.model.config import ModelConfig
 
 Options = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]

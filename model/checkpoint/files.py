@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.folder import ModelLoadError
 
 _MOST_BYTES = 1 << 27
 """Most bytes of a file that is read whole. The largest published tokenizer.json has 35 million."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.fields import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint.files import read_json
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.weight_maps import MappedWeight, weights_of
-from model.config import ModelConfig
+from lightwell.model.checkpoint.files import read_json
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.weight_maps import MappedWeight, weights_of
+from lightwell.model.config import ModelConfig
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

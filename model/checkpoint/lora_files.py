@@ -9,13 +9,19 @@ from pathlib import Path
 
 import torch
 
-from model.checkpoint.files import open_file
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE, LoraConfig, changeable_weights, read_lora_config
-from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
-from model.checkpoint.weight_files import arranged, safetensors_entries, some_of
-from model.checkpoint.weight_maps import MappedWeight, table_of
-from model.config import ModelConfig
+from lightwell.model.checkpoint.files import open_file
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.lora_config import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    LoraConfig,
+    changeable_weights,
+    read_lora_config,
+)
+from lightwell.model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
+from lightwell.model.checkpoint.weight_files import arranged, safetensors_entries, some_of
+from lightwell.model.checkpoint.weight_maps import MappedWeight, table_of
+from lightwell.model.config import ModelConfig
 
 _NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint.families import (
+from lightwell.model.checkpoint.families import (
     bert,
     encoder_decoders,
     gemma,
@@ -18,13 +18,13 @@ from model.checkpoint.families import (
     modern_berts,
     smollm3,
 )
-from model.checkpoint.families.family import Family
-from model.checkpoint.families.fields import Fields, read_object
-from model.checkpoint.families.output_heads import NO_HEAD, SUFFIX
-from model.checkpoint.folder import GGUF_NAME, ModelLoadError
-from model.checkpoint.quantized.scheme import read_scheme
-from model.checkpoint.tensor_listing import tensor_names
-from model.config import ModelConfig
+from lightwell.model.checkpoint.families.family import Family
+from lightwell.model.checkpoint.families.fields import Fields, read_object
+from lightwell.model.checkpoint.families.output_heads import NO_HEAD, SUFFIX
+from lightwell.model.checkpoint.folder import GGUF_NAME, ModelLoadError
+from lightwell.model.checkpoint.quantized.scheme import read_scheme
+from lightwell.model.checkpoint.tensor_listing import tensor_names
+from lightwell.model.config import ModelConfig
 
 _FILES = (llama, mixtures, smollm3, hybrids, gemma, gpt, bert, modern_berts, encoder_decoders)
 """The files of families, in the order of the architectures in errors."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from os.path import exists, expanduser, isdir, isfile  # a path that cannot be looked up is no file for these
 from pathlib import Path
 
-from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError
-from model.checkpoint.nearest import did_you_mean
+from lightwell.model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError
+from lightwell.model.checkpoint.nearest import did_you_mean
 
 BUILT_IN = FABLES, SMOLLM2 = "fables", "smollm2"
 """Names of the built-in model and of the default model, SmolLM2-135M-Instruct."""
@@ -183,7 +183,7 @@ def _of_folder(folder: Path, gguf_file: str | None) -> Path:
 
 def _of_gguf(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
     # Imported here, because other checkpoints do not need the package `gguf`, and its import takes time.
-    from model.checkpoint.gguf.folder import folder_of
+    from lightwell.model.checkpoint.gguf.folder import folder_of
 
     return folder_of(path, sampling)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from model.checkpoint.folder import ModelLoadError, one_line
-from model.quantized import GroupedRows
+from lightwell.model.checkpoint.folder import ModelLoadError, one_line
+from lightwell.model.quantized import GroupedRows
 
 ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of a number, by the names of dtypes in safetensors files."""

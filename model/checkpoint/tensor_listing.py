@@ -5,7 +5,7 @@ import pickletools
 import zipfile
 from pathlib import Path
 
-from model.checkpoint.files import read_json
+from lightwell.model.checkpoint.files import read_json
 
 _MAX_HEADER = 100_000_000
 """Most bytes of a header, as in safetensors."""

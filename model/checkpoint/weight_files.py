@@ -15,19 +15,19 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from model.checkpoint import anonymous_memory
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.weight_table import WeightMap
-from model.checkpoint.files import read_json
-from model.checkpoint.folder import GGUF_NAME, ModelLoadError
-from model.checkpoint.gguf.weights import ACCEPTED as GGUF_TYPES
-from model.checkpoint.gguf.weights import gguf_tensors
-from model.checkpoint.quantized.formats import quantized_tensors
-from model.checkpoint.quantized.scheme import read_scheme
-from model.checkpoint.stored_tensor import CODE_SIZES, ITEM_SIZES, StoredTensor
-from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
-from model.config import ModelConfig
-from model.quantized import GroupedRows, QuantizedMatrix, Weight
+from lightwell.model.checkpoint import anonymous_memory
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.weight_table import WeightMap
+from lightwell.model.checkpoint.files import read_json
+from lightwell.model.checkpoint.folder import GGUF_NAME, ModelLoadError
+from lightwell.model.checkpoint.gguf.weights import ACCEPTED as GGUF_TYPES
+from lightwell.model.checkpoint.gguf.weights import gguf_tensors
+from lightwell.model.checkpoint.quantized.formats import quantized_tensors
+from lightwell.model.checkpoint.quantized.scheme import read_scheme
+from lightwell.model.checkpoint.stored_tensor import CODE_SIZES, ITEM_SIZES, StoredTensor
+from lightwell.model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
+from lightwell.model.config import ModelConfig
+from lightwell.model.quantized import GroupedRows, QuantizedMatrix, Weight
 
 Progress = Callable[[int, int], None]
 """A callback with the number of bytes read and of all bytes, as stored in the files."""

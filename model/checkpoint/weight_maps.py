@@ -24,9 +24,9 @@ Then `final_norm`; `head_transform` and `head_norm` of an encoder's head; `head`
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from model.checkpoint.families.weight_table import Arrange, WeightMap, WeightRow, holds
-from model.checkpoint.registry import family_of
-from model.config import DeltaNetConfig, ModelConfig
+from lightwell.model.checkpoint.families.weight_table import Arrange, WeightMap, WeightRow, holds
+from lightwell.model.checkpoint.registry import family_of
+from lightwell.model.config import DeltaNetConfig, ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 Families differ in data only. model/checkpoint/registry.py reads a folder's files into this.
 """
 
-from model.config.classifier import ClassifierConfig, DenseActivation, State
-from model.config.feedforward import AltUpConfig, ClampedGate, ExpertsConfig
-from model.config.model_config import Activation, Kind, ModelConfig, NormKind, NormPlacement, QkNorm
-from model.config.positions import PositionBiasConfig, RopeConfig, RopeType
-from model.config.recurrence import DeltaNetConfig, Recurrence, ShortConvConfig, StateSizes
+from lightwell.model.config.classifier import ClassifierConfig, DenseActivation, State
+from lightwell.model.config.feedforward import AltUpConfig, ClampedGate, ExpertsConfig
+from lightwell.model.config.model_config import Activation, Kind, ModelConfig, NormKind, NormPlacement, QkNorm
+from lightwell.model.config.positions import PositionBiasConfig, RopeConfig, RopeType
+from lightwell.model.config.recurrence import DeltaNetConfig, Recurrence, ShortConvConfig, StateSizes
 
 __all__ = [
     "Activation", "AltUpConfig", "ClampedGate", "ClassifierConfig", "DeltaNetConfig", "DenseActivation",

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from model.config.classifier import ClassifierConfig
-from model.config.feedforward import AltUpConfig, ClampedGate, ExpertsConfig
-from model.config.positions import PositionBiasConfig, RopeConfig
-from model.config.recurrence import Recurrence
+from lightwell.model.config.classifier import ClassifierConfig
+from lightwell.model.config.feedforward import AltUpConfig, ClampedGate, ExpertsConfig
+from lightwell.model.config.positions import PositionBiasConfig, RopeConfig
+from lightwell.model.config.recurrence import Recurrence
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 NormKind = Literal["rmsnorm", "layernorm"]

@@ -14,11 +14,11 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from model.batch import Batch, Check, KeyRange
-from model.hooks.hooks import AttentionChange, AttentionTap, LayerHooks, TensorRegion, corner, index_of
-from model.kernels.attention import PatternOutput
-from model.kv_cache import LayerCache
-from model.layers.attention import Attention, AttentionRows, AttentionRule, CachedKV, NativeAttention
+from lightwell.model.batch import Batch, Check, KeyRange
+from lightwell.model.hooks.hooks import AttentionChange, AttentionTap, LayerHooks, TensorRegion, corner, index_of
+from lightwell.model.kernels.attention import PatternOutput
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.attention import Attention, AttentionRows, AttentionRule, CachedKV, NativeAttention
 
 Projection = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 """Computes x [n, H D] -> x W_O^T [n, d], without the bias, from x and the batch row of each of its rows."""

@@ -14,8 +14,8 @@ from typing import Self
 import numpy as np
 import torch
 
-from model.hooks.head_pairs import HeadPairs
-from model.layers.norm import Norm
+from lightwell.model.hooks.head_pairs import HeadPairs
+from lightwell.model.layers.norm import Norm
 
 
 @dataclass(frozen=True, slots=True)

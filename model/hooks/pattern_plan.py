@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.hooks.head_pairs import slots_of
-from model.hooks.hooks import AttentionTap, Hooks
-from model.layers.device_batch import PatternRoom
+from lightwell.model.batch import Batch
+from lightwell.model.hooks.head_pairs import slots_of
+from lightwell.model.hooks.hooks import AttentionTap, Hooks
+from lightwell.model.layers.device_batch import PatternRoom
 
 MOST_BYTES = 256 << 20
 """Most bytes of one step's patterns. Larger patterns are recomputed after the step, a piece at a time."""

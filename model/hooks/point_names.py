@@ -7,8 +7,8 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from model.config import DeltaNetConfig, ModelConfig, ShortConvConfig
-from model.hooks.points import BY_NAME, OF_A_NORM, POINTS, Axis, Point, Stack, is_cross, reads_encoder
+from lightwell.model.config import DeltaNetConfig, ModelConfig, ShortConvConfig
+from lightwell.model.hooks.points import BY_NAME, OF_A_NORM, POINTS, Axis, Point, Stack, is_cross, reads_encoder
 
 
 class UnknownPoint(ValueError):

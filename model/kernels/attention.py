@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from model.kernels.checks import SUFFIXES, address_of, check_numbers, check_tensor, described
-from model.kernels.library import fields, kernels
+from lightwell.model.kernels.checks import SUFFIXES, address_of, check_numbers, check_tensor, described
+from lightwell.model.kernels.library import fields, kernels
 
 _FLOAT32 = (torch.float32,)
 _KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}

@@ -6,8 +6,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels.library import kernels
+from lightwell.model.config import Activation
+from lightwell.model.kernels.library import kernels
 
 SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 """The end of a kernel's name, by the dtype of its numbers."""

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 import torch
 
-from model.kernels import library
-from model.kernels.cpus import DOT_LEVELS, best_arithmetic
-from model.kernels.cuda.interpreter import IS_INTERPRETED
-from model.kernels.products import DOT, WIDEN, Arithmetic
+from lightwell.model.kernels import library
+from lightwell.model.kernels.cpus import DOT_LEVELS, best_arithmetic
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.products import DOT, WIDEN, Arithmetic
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ widen, which gives the same bits on every CPU. `lightwell kernels --measure` pri
 
 from dataclasses import dataclass
 
-from model.kernels.library import cpu
-from model.kernels.products import DOT, WIDEN, Arithmetic
+from lightwell.model.kernels.library import cpu
+from lightwell.model.kernels.products import DOT, WIDEN, Arithmetic
 
 DOT_LEVELS = ("avx512_bf16", "amx")
 """Levels that have dot products of bfloat16 numbers: VDPBF16PS, or tiles."""

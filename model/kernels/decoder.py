@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
-from model.kernels.checks import SUFFIXES, address_of, check_tensor
-from model.kernels.library import fields, kernels
-from model.kernels.products import BLOCK, BlockedWeight, LaidWeight
+from lightwell.model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
+from lightwell.model.kernels.checks import SUFFIXES, address_of, check_tensor
+from lightwell.model.kernels.library import fields, kernels
+from lightwell.model.kernels.products import BLOCK, BlockedWeight, LaidWeight
 
 _FLOAT32 = (torch.float32,)
 

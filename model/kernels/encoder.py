@@ -14,9 +14,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from model.kernels.checks import address_of, check_axes, check_numbers, check_tensor
-from model.kernels.library import fields, kernels
-from model.kernels.products import WIDEN, Arithmetic, BlockedWeight, check_arithmetic
+from lightwell.model.kernels.checks import address_of, check_axes, check_numbers, check_tensor
+from lightwell.model.kernels.library import fields, kernels
+from lightwell.model.kernels.products import WIDEN, Arithmetic, BlockedWeight, check_arithmetic
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
-from model.kernels.library import kernels
+from lightwell.model.kernels.library import kernels
 
 
 def maximum_flow(capacities: npt.NDArray[np.int32], source: int, target: int) -> int:

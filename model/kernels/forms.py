@@ -7,12 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels.group_quantized import GroupedWeight, why_not_grouped
-from model.kernels.int8 import Int8BlockedWeight
-from model.kernels.int8_rows import Int8Rows, Quantization
-from model.kernels.products import Arithmetic, BlockedWeight, LaidWeight
-from model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
+from lightwell.model.config import Activation
+from lightwell.model.kernels.group_quantized import GroupedWeight, why_not_grouped
+from lightwell.model.kernels.int8 import Int8BlockedWeight
+from lightwell.model.kernels.int8_rows import Int8Rows, Quantization
+from lightwell.model.kernels.products import Arithmetic, BlockedWeight, LaidWeight
+from lightwell.model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
 
 
 class Weight(Protocol):

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels.checks import SUFFIXES
-from model.kernels.library import kernels
-from model.kernels.products import BLOCK, DOT, Arithmetic, Form, TableWeight
-from model.quantized import GroupedRows
+from lightwell.model.kernels.checks import SUFFIXES
+from lightwell.model.kernels.library import kernels
+from lightwell.model.kernels.products import BLOCK, DOT, Arithmetic, Form, TableWeight
+from lightwell.model.quantized import GroupedRows
 
 _LINE = 64
 """Bytes of a block's grouping."""

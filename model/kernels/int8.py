@@ -9,10 +9,10 @@ Axes: R rows, K inputs, N outputs.
 import torch
 from torch import Tensor
 
-from model.kernels.checks import SUFFIXES, check_axes, check_tensor
-from model.kernels.int8_rows import Int8Rows
-from model.kernels.library import kernels
-from model.kernels.products import BLOCK, Form, LaidWeight
+from lightwell.model.kernels.checks import SUFFIXES, check_axes, check_tensor
+from lightwell.model.kernels.int8_rows import Int8Rows
+from lightwell.model.kernels.library import kernels
+from lightwell.model.kernels.products import BLOCK, Form, LaidWeight
 
 _GROUP, _LINE = 4, 64
 """Adjacent inputs of one output, and the multiple to which the number of inputs is padded."""

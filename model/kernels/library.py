@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from model.kernels.build import LEVELS, LIBRARY, SOURCES, architecture, compiled_levels, sources_hash
+from lightwell.model.kernels.build import LEVELS, LIBRARY, SOURCES, architecture, compiled_levels, sources_hash
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, address_of, check_activation, check_axes, check_indices, check_numbers
-from model.kernels.library import kernels
+from lightwell.model.config import Activation
+from lightwell.model.kernels.checks import (
+    ACTIVATIONS,
+    address_of,
+    check_activation,
+    check_axes,
+    check_indices,
+    check_numbers,
+)
+from lightwell.model.kernels.library import kernels
 
 BLOCK = 64
 """Outputs that are stored side by side; the last block is padded with zeros."""

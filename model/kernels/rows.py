@@ -10,8 +10,8 @@ Axes: T rows, d model width, H query heads, K key heads, D head dimension, R rot
 import torch
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels.checks import (
+from lightwell.model.config import Activation
+from lightwell.model.kernels.checks import (
     ACTIVATIONS,
     address_of,
     check_activation,
@@ -20,7 +20,7 @@ from model.kernels.checks import (
     check_numbers,
     check_tensor,
 )
-from model.kernels.library import kernels
+from lightwell.model.kernels.library import kernels
 
 _FLOAT32, _INT64 = (torch.float32,), (torch.int64,)
 

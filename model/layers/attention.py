@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch, KeyRange
-from model.kernels.attention import PatternOutput, attend, attention_rows, mix_rows, softmax_rows
-from model.kernels.encoder import attend_texts
-from model.kernels.library import num_threads
-from model.kernels.products import DOT
-from model.kernels.rows import rotate_and_store
-from model.kv_cache import LayerCache
-from model.layers.attention_arithmetic import Arithmetic, at_least_float32, softmax_with_sinks
-from model.layers.rope import Rope
+from lightwell.model.batch import Batch, KeyRange
+from lightwell.model.kernels.attention import PatternOutput, attend, attention_rows, mix_rows, softmax_rows
+from lightwell.model.kernels.encoder import attend_texts
+from lightwell.model.kernels.library import num_threads
+from lightwell.model.kernels.products import DOT
+from lightwell.model.kernels.rows import rotate_and_store
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.attention_arithmetic import Arithmetic, at_least_float32, softmax_with_sinks
+from lightwell.model.layers.rope import Rope
 
 RotaryTables = tuple[Tensor, Tensor]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from model.layers import fixed_shapes
+from lightwell.model.layers import fixed_shapes
 
 
 class Arithmetic:

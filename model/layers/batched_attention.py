@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.batch import Batch, KeyRange
-from model.kv_cache import LayerCache
-from model.layers.attention import AttentionRule, CachedKV, PlainAttention, check_reach
-from model.layers.attention_arithmetic import at_least_float32, softmax_with_sinks
+from lightwell.model.batch import Batch, KeyRange
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.attention import AttentionRule, CachedKV, PlainAttention, check_reach
+from lightwell.model.layers.attention_arithmetic import at_least_float32, softmax_with_sinks
 
 _T = TypeVar("_T")
 GATHER_BYTES = 1 << 29

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels.forms import Weight
-from model.kernels.int8_rows import Int8Rows, Quantization
-from model.layers import fixed_shapes
-from model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
+from lightwell.model.config import Activation
+from lightwell.model.kernels.forms import Weight
+from lightwell.model.kernels.int8_rows import Int8Rows, Quantization
+from lightwell.model.layers import fixed_shapes
+from lightwell.model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
 
 
 class DenseWeight(Weight):
@@ -46,7 +46,7 @@ class DenseWeight(Weight):
         """The function of x [R, K], weight [N, K] and bias [N] that returns x W^T + bias [R, N]."""
         self.product = fixed_shapes.linear if batch_invariant else F.linear
         if uses_triton and batch_invariant and quantize == "none":
-            from model.kernels.cuda.matmul import matmul  # imports Triton, which a CPU does not need
+            from lightwell.model.kernels.cuda.matmul import matmul  # imports Triton, which a CPU does not need
 
             self._weight, self.product = weight.contiguous(), matmul
 

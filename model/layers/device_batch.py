@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.kernels.cuda.attention_shapes import TILE_ROWS
-from model.kernels.cuda.paged_keys import PagedKeys
-from model.layers.rope import rotary_rows
+from lightwell.model.batch import Batch
+from lightwell.model.kernels.cuda.attention_shapes import TILE_ROWS
+from lightwell.model.kernels.cuda.paged_keys import PagedKeys
+from lightwell.model.layers.rope import rotary_rows
 
 _OF_ROWS = ("token_ids", "positions", "rotary_rows", "slots", "row_slots", "pattern_starts", "pattern_strides")
 _OF_SPANS = ("lengths", "table_starts", "cross_lengths", "cross_starts")

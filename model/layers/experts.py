@@ -14,10 +14,10 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from model.layers.attention_arithmetic import at_least_float32
-from model.layers.linear import Linear
-from model.layers.mlp import Mlp
-from model.layers.norm import Norm
+from lightwell.model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.mlp import Mlp
+from lightwell.model.layers.norm import Norm
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels.forms import Weight
-from model.layers import fixed_shapes
-from model.layers.dense_weight import activate
+from lightwell.model.config import Activation
+from lightwell.model.kernels.forms import Weight
+from lightwell.model.layers import fixed_shapes
+from lightwell.model.layers.dense_weight import activate
 
 LEAST_CAPABILITY = (8, 9)
 """The lowest compute capability with products of e4m3 numbers."""
@@ -68,7 +68,9 @@ class Fp8Weight(Weight):
         self._batch_invariant = batch_invariant
         self._quantize = _quantized
         if uses_triton:
-            from model.kernels.cuda.quantize_rows import quantize_rows  # imports Triton, which a CPU does not need
+            from lightwell.model.kernels.cuda.quantize_rows import (
+                quantize_rows,  # imports Triton, which a CPU does not need
+            )
 
             self._quantize = quantize_rows
         if not torch.isfinite(weight).all():

@@ -9,14 +9,14 @@ Axes: rows, in, out.
 
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels.choice import AUTO, KernelConfig
-from model.kernels.forms import Weight, lay_weight
-from model.kernels.int8_rows import Quantization
-from model.kernels.library import note_progress
-from model.layers.dense_weight import DenseWeight
-from model.layers.fp8_weight import Fp8Weight
-from model.quantized import QuantizedMatrix
+from lightwell.model.config import Activation
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kernels.forms import Weight, lay_weight
+from lightwell.model.kernels.int8_rows import Quantization
+from lightwell.model.kernels.library import note_progress
+from lightwell.model.layers.dense_weight import DenseWeight
+from lightwell.model.layers.fp8_weight import Fp8Weight
+from lightwell.model.quantized import QuantizedMatrix
 
 
 class Linear:

@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 
 from torch import Tensor
 
-from model.batch import Batch
-from model.layers.linear import Linear
+from lightwell.model.batch import Batch
+from lightwell.model.layers.linear import Linear
 
 
 class LowRank(NamedTuple):

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.config import Activation, ClampedGate
-from model.kernels.rows import activate_times
-from model.layers.attention_arithmetic import at_least_float32
-from model.layers.dense_weight import activate
-from model.layers.linear import Linear
-from model.layers.lora import AdaptedRows, multiply
-from model.layers.norm import row_means
+from lightwell.model.config import Activation, ClampedGate
+from lightwell.model.kernels.rows import activate_times
+from lightwell.model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.layers.dense_weight import activate
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.lora import AdaptedRows, multiply
+from lightwell.model.layers.norm import row_means
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.kernels import rows
-from model.kernels.choice import AUTO, KernelConfig
-from model.layers.attention_arithmetic import at_least_float32
-from model.layers.fixed_shapes import row_sums
+from lightwell.model.kernels import rows
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.layers.fixed_shapes import row_sums
 
 
 class Norm(Protocol):

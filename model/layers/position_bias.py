@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from model.config import PositionBiasConfig
-from model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.config import PositionBiasConfig
+from lightwell.model.layers.attention_arithmetic import at_least_float32
 
 
 def distance_buckets(distances: Tensor, config: PositionBiasConfig) -> Tensor:

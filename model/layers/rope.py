@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.config import RopeConfig, RopeType
-from model.kernels.choice import AUTO, KernelConfig
-from model.kernels.rows import cos_sin
-from model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.batch import Batch
+from lightwell.model.config import RopeConfig, RopeType
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kernels.rows import cos_sin
+from lightwell.model.layers.attention_arithmetic import at_least_float32
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from model.kernels import rows
-from model.kernels.choice import AUTO, KernelConfig
-from model.layers.fixed_shapes import whole_vectors
+from lightwell.model.kernels import rows
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.layers.fixed_shapes import whole_vectors
 
 
 def soft_cap(logits: Tensor, cap: float, kernels: KernelConfig = AUTO) -> Tensor:

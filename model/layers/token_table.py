@@ -10,11 +10,11 @@ Axes: T ids, e width.
 import torch
 from torch import Tensor
 
-from model.kernels.forms import lay_weight
-from model.kernels.group_quantized import GroupedWeight
-from model.kernels.products import WIDEN, BlockedWeight
-from model.layers.linear import Linear
-from model.quantized import QuantizedMatrix
+from lightwell.model.kernels.forms import lay_weight
+from lightwell.model.kernels.group_quantized import GroupedWeight
+from lightwell.model.kernels.products import WIDEN, BlockedWeight
+from lightwell.model.layers.linear import Linear
+from lightwell.model.quantized import QuantizedMatrix
 
 _LARGE = 16 << 20
 """Smallest size in bytes of a table that is freed."""

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch, KeyRange
-from model.kernels.cuda.paged_attention import num_pieces, paged_attention
-from model.kernels.cuda.paged_keys import Arrivals, PagedKeys, Parts, PatternRows
-from model.kernels.cuda.rotate_and_store import rotate_and_store, store
-from model.kv_cache import LayerCache
-from model.layers.attention import AttentionRule, PlainAttention, RotaryTables, check_reach
-from model.layers.attention_arithmetic import Arithmetic
-from model.layers.device_batch import DeviceBatch, Packing
+from lightwell.model.batch import Batch, KeyRange
+from lightwell.model.kernels.cuda.paged_attention import num_pieces, paged_attention
+from lightwell.model.kernels.cuda.paged_keys import Arrivals, PagedKeys, Parts, PatternRows
+from lightwell.model.kernels.cuda.rotate_and_store import rotate_and_store, store
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.attention import AttentionRule, PlainAttention, RotaryTables, check_reach
+from lightwell.model.layers.attention_arithmetic import Arithmetic
+from lightwell.model.layers.device_batch import DeviceBatch, Packing
 
 
 class TritonAttention(PlainAttention):

@@ -7,26 +7,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.weight_files import load_weights, stored_tensors
-from model.config import Activation, ModelConfig
-from model.kernels.choice import AUTO, KernelConfig
-from model.kernels.int8_rows import Quantization
-from model.layers.attention_arithmetic import at_least_float32
-from model.layers.fp8_weight import LEAST_CAPABILITY
-from model.layers.linear import Linear
-from model.layers.norm import LayerNorm
-from model.layers.token_table import TokenTable
-from model.loading.stack_builder import StackBuilder, take, take_any
-from model.network.heads import Classifier, HeadTransform
-from model.network.pooling import DenseLayer
-from model.network.sentence_transformers import DenseConfig, embedding_defaults
-from model.network.stack import Stack
-from model.network.transformer import Transformer
-from model.quantized import QuantizedMatrix, Weight
-from model.sharding.group import Group
-from model.sharding.parts import GatheredLinear, SplitTokenTable
-from model.sharding.shares import Shares, shares_of, weight_parts
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.weight_files import load_weights, stored_tensors
+from lightwell.model.config import Activation, ModelConfig
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kernels.int8_rows import Quantization
+from lightwell.model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.layers.fp8_weight import LEAST_CAPABILITY
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.norm import LayerNorm
+from lightwell.model.layers.token_table import TokenTable
+from lightwell.model.loading.stack_builder import StackBuilder, take, take_any
+from lightwell.model.network.heads import Classifier, HeadTransform
+from lightwell.model.network.pooling import DenseLayer
+from lightwell.model.network.sentence_transformers import DenseConfig, embedding_defaults
+from lightwell.model.network.stack import Stack
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.quantized import QuantizedMatrix, Weight
+from lightwell.model.sharding.group import Group
+from lightwell.model.sharding.parts import GatheredLinear, SplitTokenTable
+from lightwell.model.sharding.shares import Shares, shares_of, weight_parts
 
 DTYPES = {
     "float32": torch.float32,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.lora_files import read_changes
-from model.layers.linear import Linear
-from model.layers.lora import Adapter, LowRank
-from model.network.transformer import Transformer
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.lora_files import read_changes
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.lora import Adapter, LowRank
+from lightwell.model.network.transformer import Transformer
 
 
 def load_adapter(folder: Path, model: Transformer, *, max_rank: int, root: Path | None = None) -> Adapter:

@@ -10,31 +10,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.checkpoint.folder import ModelLoadError
-from model.config import Activation, DeltaNetConfig, ModelConfig
-from model.kernels.choice import KernelConfig
-from model.kernels.int8_rows import Quantization
-from model.kernels.products import DOT
-from model.layers.attention import Attention, AttentionRule, NativeAttention, PlainAttention, TextAttention
-from model.layers.attention_arithmetic import Arithmetic, InvariantArithmetic, at_least_float32
-from model.layers.batched_attention import BatchedAttention
-from model.layers.experts import Experts
-from model.layers.linear import Linear
-from model.layers.mlp import Mlp
-from model.layers.norm import LayerNorm, Norm, RmsNorm
-from model.layers.position_bias import alibi, bias_by_distance
-from model.layers.rope import Rope
-from model.layers.token_table import TokenTable
-from model.network.altup import AltUp, StreamEnds
-from model.network.block import Block, Residual, Sublayer
-from model.network.convolution import Convolution
-from model.network.embedding import Embedding, embed_at_once, sinusoids
-from model.network.fused_decoder import DecodeStep
-from model.network.fused_encoder import EncodeStep, why_not_whole
-from model.network.per_layer import PerLayer, PerLayerInputs
-from model.network.recurrences import DeltaNet, ShortConvolution
-from model.network.stack import Stack
-from model.network.sublayers import (
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.config import Activation, DeltaNetConfig, ModelConfig
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.int8_rows import Quantization
+from lightwell.model.kernels.products import DOT
+from lightwell.model.layers.attention import Attention, AttentionRule, NativeAttention, PlainAttention, TextAttention
+from lightwell.model.layers.attention_arithmetic import Arithmetic, InvariantArithmetic, at_least_float32
+from lightwell.model.layers.batched_attention import BatchedAttention
+from lightwell.model.layers.experts import Experts
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.mlp import Mlp
+from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
+from lightwell.model.layers.position_bias import alibi, bias_by_distance
+from lightwell.model.layers.rope import Rope
+from lightwell.model.layers.token_table import TokenTable
+from lightwell.model.network.altup import AltUp, StreamEnds
+from lightwell.model.network.block import Block, Residual, Sublayer
+from lightwell.model.network.convolution import Convolution
+from lightwell.model.network.embedding import Embedding, embed_at_once, sinusoids
+from lightwell.model.network.fused_decoder import DecodeStep
+from lightwell.model.network.fused_encoder import EncodeStep, why_not_whole
+from lightwell.model.network.per_layer import PerLayer, PerLayerInputs
+from lightwell.model.network.recurrences import DeltaNet, ShortConvolution
+from lightwell.model.network.stack import Stack
+from lightwell.model.network.sublayers import (
     AttentionHeads,
     CrossAttention,
     DenseAndExperts,
@@ -42,9 +42,9 @@ from model.network.sublayers import (
     MixedFeedforward,
     SelfAttention,
 )
-from model.quantized import QuantizedMatrix, Weight
-from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
-from model.sharding.shares import Share, Shares
+from lightwell.model.quantized import QuantizedMatrix, Weight
+from lightwell.model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
+from lightwell.model.sharding.shares import Share, Shares
 
 
 class StackBuilder:
@@ -97,7 +97,7 @@ class StackBuilder:
         embedding = self.embedding()
         triton_step = None
         if self.kernels.uses_triton(self.tokens.dtype, self.tokens.device):
-            from model.network.triton_step import TritonStep  # imports Triton, which a CPU does not need
+            from lightwell.model.network.triton_step import TritonStep  # imports Triton, which a CPU does not need
 
             triton_step = TritonStep.of(embedding, blocks, final_norm, ropes)
         stack = Stack(
@@ -151,7 +151,9 @@ class StackBuilder:
             return TextAttention() if self.is_whole and is_dot else NativeAttention()
         arithmetic = InvariantArithmetic() if self.batch_invariant else Arithmetic()
         if kernels.uses_triton(dtype, device) and not self.config.attention_sinks:  # the Triton kernel has no sinks
-            from model.layers.triton_attention import TritonAttention  # imports Triton, which a CPU does not need
+            from lightwell.model.layers.triton_attention import (
+                TritonAttention,  # imports Triton, which a CPU does not need
+            )
 
             return TritonAttention(arithmetic)
         return PlainAttention(arithmetic) if self.batch_invariant else BatchedAttention()

@@ -14,12 +14,12 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from model.layers.attention_arithmetic import at_least_float32
-from model.layers.fixed_shapes import whole_vectors
-from model.layers.linear import Linear
-from model.layers.lora import multiply
-from model.layers.norm import Norm, row_means
-from model.network.sublayers import BlockInputs, Streams
+from lightwell.model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.layers.fixed_shapes import whole_vectors
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.lora import multiply
+from lightwell.model.layers.norm import Norm, row_means
+from lightwell.model.network.sublayers import BlockInputs, Streams
 
 _LEAST_MEAN_SQUARE = 1e-5
 

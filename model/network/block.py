@@ -10,15 +10,15 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from model.config import ClampedGate
-from model.hooks.hooks import LayerHooks, hooked, normed
-from model.layers.linear import Linear
-from model.layers.mlp import Mlp
-from model.layers.norm import Norm
-from model.network.altup import AltUp
-from model.network.per_layer import PerLayer
-from model.network.recurrences import DeltaNet, ShortConvolution
-from model.network.sublayers import (
+from lightwell.model.config import ClampedGate
+from lightwell.model.hooks.hooks import LayerHooks, hooked, normed
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.mlp import Mlp
+from lightwell.model.layers.norm import Norm
+from lightwell.model.network.altup import AltUp
+from lightwell.model.network.per_layer import PerLayer
+from lightwell.model.network.recurrences import DeltaNet, ShortConvolution
+from lightwell.model.network.sublayers import (
     BlockInputs,
     CrossAttention,
     DenseAndExperts,

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.kv_cache import LayerStates
-from model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.batch import Batch
+from lightwell.model.kv_cache import LayerStates
+from lightwell.model.layers.attention_arithmetic import at_least_float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from model.checkpoint.families.fields import Fields
-from model.config import ModelConfig
-from model.network.sentence_transformers import (
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.config import ModelConfig
+from lightwell.model.network.sentence_transformers import (
     InputDefaults,
     module_config,
     read_max_length,

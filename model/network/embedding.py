@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.hooks.hooks import LayerHooks, hooked, normed
-from model.kernels.choice import KernelConfig
-from model.kernels.rows import embed
-from model.layers.device_batch import DeviceBatch
-from model.layers.linear import Linear
-from model.layers.norm import LayerNorm, Norm
-from model.layers.token_table import TokenTable
+from lightwell.model.batch import Batch
+from lightwell.model.hooks.hooks import LayerHooks, hooked, normed
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.rows import embed
+from lightwell.model.layers.device_batch import DeviceBatch
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.norm import LayerNorm, Norm
+from lightwell.model.layers.token_table import TokenTable
 
 
 @dataclass(frozen=True, slots=True)

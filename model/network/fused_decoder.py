@@ -13,20 +13,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.hooks.attention_hooks import Attended, deliver_rows
-from model.hooks.hooks import Hooks
-from model.kernels.attention import AttentionItems
-from model.kernels.decoder import AdapterChanges, Change, Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
-from model.kernels.library import num_threads
-from model.kernels.products import LaidWeight
-from model.kv_cache import LayerCache
-from model.layers.attention import NativeAttention
-from model.layers.linear import Linear
-from model.layers.lora import AdaptedRows, Adapter
-from model.layers.norm import Norm, RmsNorm
-from model.layers.rope import Rope, rotary_rows
-from model.network.block import Block
+from lightwell.model.batch import Batch
+from lightwell.model.hooks.attention_hooks import Attended, deliver_rows
+from lightwell.model.hooks.hooks import Hooks
+from lightwell.model.kernels.attention import AttentionItems
+from lightwell.model.kernels.decoder import (
+    AdapterChanges,
+    Change,
+    Decoder,
+    DecoderLayer,
+    DecoderRows,
+    LayerCaches,
+    Product,
+)
+from lightwell.model.kernels.library import num_threads
+from lightwell.model.kernels.products import LaidWeight
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.attention import NativeAttention
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.lora import AdaptedRows, Adapter
+from lightwell.model.layers.norm import Norm, RmsNorm
+from lightwell.model.layers.rope import Rope, rotary_rows
+from lightwell.model.network.block import Block
 
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Largest number of weights that one call reads, if it runs several layers: some milliseconds. A key of a head counts

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.config import ModelConfig
-from model.hooks.hooks import Hooks
-from model.kernels.choice import AUTO, KernelConfig
-from model.kernels.encoder import Encoder, EncoderLayer
-from model.kernels.int8_rows import Quantization
-from model.kernels.library import num_threads
-from model.kernels.products import Arithmetic, BlockedWeight
-from model.layers.linear import Linear
-from model.layers.norm import LayerNorm, Norm
-from model.network.block import Block
+from lightwell.model.batch import Batch
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.hooks import Hooks
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kernels.encoder import Encoder, EncoderLayer
+from lightwell.model.kernels.int8_rows import Quantization
+from lightwell.model.kernels.library import num_threads
+from lightwell.model.kernels.products import Arithmetic, BlockedWeight
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.norm import LayerNorm, Norm
+from lightwell.model.network.block import Block
 
 _ROWS_BETWEEN_CHECKS, _WORK_BETWEEN_CHECKS = 256, 2e10
 """Smallest number of rows and of multiplications of each thread in one call: 40 to 100 ms. Smaller calls distribute

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.config import ClassifierConfig
-from model.layers.linear import Linear
-from model.layers.norm import LayerNorm
+from lightwell.model.config import ClassifierConfig
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.norm import LayerNorm
 
 
 @dataclass(frozen=True, slots=True, eq=False)

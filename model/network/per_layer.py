@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.config import Activation
-from model.hooks.hooks import LayerHooks, hooked
-from model.layers.linear import Linear
-from model.layers.lora import multiply
-from model.layers.mlp import gated
-from model.layers.norm import Norm
-from model.layers.token_table import TokenTable
-from model.network.sublayers import BlockInputs
+from lightwell.model.batch import Batch
+from lightwell.model.config import Activation
+from lightwell.model.hooks.hooks import LayerHooks, hooked
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.lora import multiply
+from lightwell.model.layers.mlp import gated
+from lightwell.model.layers.norm import Norm
+from lightwell.model.layers.token_table import TokenTable
+from lightwell.model.network.sublayers import BlockInputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from model.layers.linear import Linear
-from model.network.sentence_transformers import PoolingMode as DeclaredPooling
+from lightwell.model.layers.linear import Linear
+from lightwell.model.network.sentence_transformers import PoolingMode as DeclaredPooling
 
 Pooling = Literal["mean", "last", "cls", "none"]
 """The mean of all tokens, the last token, the first token, or a vector of each token."""

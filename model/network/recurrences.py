@@ -11,17 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.batch import Batch
-from model.config import DeltaNetConfig
-from model.hooks.hooks import LayerHooks, hooked
-from model.layers.attention_arithmetic import at_least_float32
-from model.layers.dense_weight import activate
-from model.layers.fixed_shapes import row_sums, whole_vectors
-from model.layers.linear import Linear
-from model.layers.lora import multiply
-from model.layers.norm import RmsNorm
-from model.network.convolution import Convolution
-from model.network.sublayers import BlockInputs
+from lightwell.model.batch import Batch
+from lightwell.model.config import DeltaNetConfig
+from lightwell.model.hooks.hooks import LayerHooks, hooked
+from lightwell.model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.layers.dense_weight import activate
+from lightwell.model.layers.fixed_shapes import row_sums, whole_vectors
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.lora import multiply
+from lightwell.model.layers.norm import RmsNorm
+from lightwell.model.network.convolution import Convolution
+from lightwell.model.network.sublayers import BlockInputs
 
 _EPS = 1e-6
 """Added to the squared length of a query or key before it is divided by its length."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from model.checkpoint.families.fields import Fields, read_array, read_object
-from model.config import ModelConfig
-from model.hooks.point_names import stack_config
+from lightwell.model.checkpoint.families.fields import Fields, read_array, read_object
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import stack_config
 
 PoolingMode = Literal["mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens"]
 """A pooling of sentence-transformers: the mean of all tokens, the first token, the last token, the maximum of each

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.config import ModelConfig
-from model.hooks.hooks import Hooks, normed
-from model.kv_cache import LayerCache
-from model.layers.lora import AdaptedRows
-from model.layers.norm import Norm
-from model.layers.rope import Rope, rotary_rows
-from model.network.altup import StreamEnds
-from model.network.block import Block
-from model.network.convolution import KeptInputs
-from model.network.embedding import Embedding
-from model.network.fused_decoder import DecodeStep
-from model.network.fused_encoder import EncodeStep
-from model.network.per_layer import PerLayerInputs
-from model.network.sublayers import BlockInputs
+from lightwell.model.batch import Batch
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.hooks import Hooks, normed
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.lora import AdaptedRows
+from lightwell.model.layers.norm import Norm
+from lightwell.model.layers.rope import Rope, rotary_rows
+from lightwell.model.network.altup import StreamEnds
+from lightwell.model.network.block import Block
+from lightwell.model.network.convolution import KeptInputs
+from lightwell.model.network.embedding import Embedding
+from lightwell.model.network.fused_decoder import DecodeStep
+from lightwell.model.network.fused_encoder import EncodeStep
+from lightwell.model.network.per_layer import PerLayerInputs
+from lightwell.model.network.sublayers import BlockInputs
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
-    from model.network.triton_step import TritonStep
+    from lightwell.model.network.triton_step import TritonStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch, KeyRange
-from model.hooks.attention_hooks import Attended, attend_with_hooks, deliver_results, deliver_rows
-from model.hooks.hooks import LayerHooks, hooked, normed
-from model.kv_cache import LayerCache
-from model.layers.attention import Attention, AttentionRule, RotaryTables
-from model.layers.experts import Experts
-from model.layers.fixed_shapes import whole_vectors
-from model.layers.linear import Linear
-from model.layers.lora import AdaptedRows, multiply
-from model.layers.mlp import Mlp
-from model.layers.norm import Norm
-from model.layers.rope import Rope
-from model.network.convolution import KeptInputs
+from lightwell.model.batch import Batch, KeyRange
+from lightwell.model.hooks.attention_hooks import Attended, attend_with_hooks, deliver_results, deliver_rows
+from lightwell.model.hooks.hooks import LayerHooks, hooked, normed
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.attention import Attention, AttentionRule, RotaryTables
+from lightwell.model.layers.experts import Experts
+from lightwell.model.layers.fixed_shapes import whole_vectors
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.lora import AdaptedRows, multiply
+from lightwell.model.layers.mlp import Mlp
+from lightwell.model.layers.norm import Norm
+from lightwell.model.layers.rope import Rope
+from lightwell.model.network.convolution import KeptInputs
 
 
 @dataclass(slots=True, eq=False)

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.config import ModelConfig
-from model.hooks.hooks import Hooks
-from model.kernels.choice import AUTO, KernelConfig
-from model.kv_cache import KVCache, LayerCache
-from model.layers.linear import Linear
-from model.layers.lora import AdaptedRows
-from model.layers.soft_cap import soft_cap
-from model.layers.token_table import TokenTable
-from model.network.heads import Classifier, HeadTransform
-from model.network.pooling import DenseLayer
-from model.network.stack import Stack
-from model.sampling.row_search import largest
+from lightwell.model.batch import Batch
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.hooks import Hooks
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kv_cache import KVCache, LayerCache
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.lora import AdaptedRows
+from lightwell.model.layers.soft_cap import soft_cap
+from lightwell.model.layers.token_table import TokenTable
+from lightwell.model.network.heads import Classifier, HeadTransform
+from lightwell.model.network.pooling import DenseLayer
+from lightwell.model.network.stack import Stack
+from lightwell.model.sampling.row_search import largest
 
 
 @dataclass(eq=False, repr=False)

@@ -14,24 +14,24 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.config import ClampedGate
-from model.hooks.hooks import Hooks
-from model.hooks.pattern_plan import PatternPlan
-from model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
-from model.kernels.cuda.gate import gated
-from model.kernels.cuda.norms import NormWeights
-from model.kernels.cuda.paged_keys import Arrivals, PatternRows
-from model.kernels.cuda.rotate_and_store import rotate_and_store
-from model.kernels.cuda.token_ids import known_tokens
-from model.kv_cache import LayerCache
-from model.layers.device_batch import DeviceBatch, Packing
-from model.layers.norm import LayerNorm, Norm, RmsNorm
-from model.layers.rope import Rope
-from model.layers.triton_attention import TritonAttention, attend
-from model.network.block import Block, Residual
-from model.network.embedding import Embedding
-from model.network.sublayers import CrossAttention
+from lightwell.model.batch import Batch
+from lightwell.model.config import ClampedGate
+from lightwell.model.hooks.hooks import Hooks
+from lightwell.model.hooks.pattern_plan import PatternPlan
+from lightwell.model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
+from lightwell.model.kernels.cuda.gate import gated
+from lightwell.model.kernels.cuda.norms import NormWeights
+from lightwell.model.kernels.cuda.paged_keys import Arrivals, PatternRows
+from lightwell.model.kernels.cuda.rotate_and_store import rotate_and_store
+from lightwell.model.kernels.cuda.token_ids import known_tokens
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.device_batch import DeviceBatch, Packing
+from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
+from lightwell.model.layers.rope import Rope
+from lightwell.model.layers.triton_attention import TritonAttention, attend
+from lightwell.model.network.block import Block, Residual
+from lightwell.model.network.embedding import Embedding
+from lightwell.model.network.sublayers import CrossAttention
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from model.batch import Batch, Span
-from model.checkpoint.registry import read_config
-from model.config import ModelConfig
-from model.hooks.hooks import Hooks
-from model.kernels.choice import AUTO, KernelConfig
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
-from model.network.transformer import Transformer
-from model.ranks.hooks import followed
-from model.sharding.group import Group
-from model.sharding.shares import shares_of
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.hooks import Hooks
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.ranks.hooks import followed
+from lightwell.model.sharding.group import Group
+from lightwell.model.sharding.shares import shares_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import torch
 
-from model.hooks.hooks import Hooks, LayerHooks, RowSink, TensorRegion
-from model.sharding.group import Group
-from model.sharding.shares import Shares
+from lightwell.model.hooks.hooks import Hooks, LayerHooks, RowSink, TensorRegion
+from lightwell.model.sharding.group import Group
+from lightwell.model.sharding.shares import Shares
 
 
 def requests_of(hooks: Hooks) -> Hooks:

@@ -13,19 +13,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from model.batch import Batch
-from model.config import ModelConfig
-from model.hooks.hooks import Hooks
-from model.kernels.choice import AUTO, KernelConfig
-from model.kv_cache import KVCache
-from model.layers.lora import AdaptedRows
-from model.network.transformer import Transformer
-from model.ranks.commands import DropCache, Encode, Forward, Load, Logits, NewCache, WriteCrossKV
-from model.ranks.hooks import Leading, requests_of
-from model.ranks.whole_weights import WholeWeights
-from model.sampling.row_search import largest
-from model.sharding.group import Group
-from model.sharding.shares import shares_of
+from lightwell.model.batch import Batch
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.hooks import Hooks
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers.lora import AdaptedRows
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.ranks.commands import DropCache, Encode, Forward, Load, Logits, NewCache, WriteCrossKV
+from lightwell.model.ranks.hooks import Leading, requests_of
+from lightwell.model.ranks.whole_weights import WholeWeights
+from lightwell.model.sampling.row_search import largest
+from lightwell.model.sharding.group import Group
+from lightwell.model.sharding.shares import shares_of
 
 Tell = Callable[[object], None]
 """Sends a command to every other rank. If one of them has ended, it raises ModelLoadError before the model is loaded,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from model.analysis.live_weights import LiveWeights
-from model.checkpoint.weight_files import WeightFiles
-from model.config import ModelConfig
-from model.layers.position_bias import alibi, bias_by_distance
-from model.network.transformer import Transformer
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.checkpoint.weight_files import WeightFiles
+from lightwell.model.config import ModelConfig
+from lightwell.model.layers.position_bias import alibi, bias_by_distance
+from lightwell.model.network.transformer import Transformer
 
 _SHARED_OUT = ("embed", "head", "qkv", "attn_out", "cross_q", "cross_kv", "cross_out", "down")
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from model.sampling.logit_edits import EditOptions
+from lightwell.model.sampling.logit_edits import EditOptions
 
 Int64 = npt.NDArray[np.int64]
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from model.sampling.distribution import GREEDY_BELOW
-from model.sampling.philox import random_uniforms
-from model.sampling.sampler import SampledToken, SamplerRow
+from lightwell.model.sampling.distribution import GREEDY_BELOW
+from lightwell.model.sampling.philox import random_uniforms
+from lightwell.model.sampling.sampler import SampledToken, SamplerRow
 
 Int64 = npt.NDArray[np.int64]
 

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.layers.fixed_shapes import aligned_rows
-from model.sampling.device_rows import Kind, PackedRows, packed_size
-from model.sampling.device_search import SUMS_PER_ROW, draw, edge_key, key_value, ordered_keys, ordered_top
-from model.sampling.filters import PROBABILITY_UNIT_BITS
-from model.sampling.row_search import BLOCK
+from lightwell.model.layers.fixed_shapes import aligned_rows
+from lightwell.model.sampling.device_rows import Kind, PackedRows, packed_size
+from lightwell.model.sampling.device_search import SUMS_PER_ROW, draw, edge_key, key_value, ordered_keys, ordered_top
+from lightwell.model.sampling.filters import PROBABILITY_UNIT_BITS
+from lightwell.model.sampling.row_search import BLOCK
 
 _CHUNK_ELEMENTS = 1 << 22
 """Logits processed at once: 16 MB in float32."""
@@ -88,7 +88,7 @@ def _largest(logits: Tensor) -> Tensor:
     is the lowest among equals, and the first NaN's if there is one.
     """
     if logits.is_cuda and logits.dtype != torch.float64:
-        from model.kernels.cuda.row_max import row_max  # a CPU has no need of Triton
+        from lightwell.model.kernels.cuda.row_max import row_max  # a CPU has no need of Triton
 
         return row_max(logits)
     best = logits.max(-1, keepdim=True)

@@ -9,8 +9,8 @@ Axes: R rows, V values of a row, a multiple of BLOCK; B values of a block, N blo
 import torch
 from torch import Tensor
 
-from model.sampling.filters import NUM_GROUPS, RADIX_BITS
-from model.sampling.row_search import BLOCK
+from lightwell.model.sampling.filters import NUM_GROUPS, RADIX_BITS
+from lightwell.model.sampling.row_search import BLOCK
 
 _LANES = 16
 """Separate sums of each group, for neighbours in a row: most keys are in few groups, and additions to one place wait

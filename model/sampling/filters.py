@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from model.layers.fixed_shapes import aligned_rows
-from model.sampling.row_search import BLOCK, take, top
+from lightwell.model.layers.fixed_shapes import aligned_rows
+from lightwell.model.sampling.row_search import BLOCK, take, top
 
 PROBABILITY_UNIT_BITS = 60
 """Bits of a probability, which becomes a multiple of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in

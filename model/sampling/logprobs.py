@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.layers.fixed_shapes import aligned_rows
-from model.sampling.row_search import ordered_top_ids
+from lightwell.model.layers.fixed_shapes import aligned_rows
+from lightwell.model.sampling.row_search import ordered_top_ids
 
 _CHUNK_ELEMENTS = 1 << 19
 """Elements of log-softmax held at once: 2 MB in float32, which stays in a core's cache."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from model.kernels import rows as row_kernels
-from model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kernels import rows as row_kernels
+from lightwell.model.kernels.choice import AUTO, KernelConfig
 
 BLOCK = 64
 """Values of a block. A two-level search reads a row once, at memory speed; torch.argmax and topk are slower."""

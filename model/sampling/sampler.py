@@ -25,13 +25,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.kernels.choice import AUTO, KernelConfig
-from model.sampling.distribution import GREEDY_BELOW
-from model.sampling.filters import NUM_GROUPS, Buffers, FilterOptions, fill_weights
-from model.sampling.logit_edits import EditOptions, LogitEdits
-from model.sampling.logprobs import logprob_rows
-from model.sampling.philox import random_uniform
-from model.sampling.row_search import argmax, pick, take
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.sampling.distribution import GREEDY_BELOW
+from lightwell.model.sampling.filters import NUM_GROUPS, Buffers, FilterOptions, fill_weights
+from lightwell.model.sampling.logit_edits import EditOptions, LogitEdits
+from lightwell.model.sampling.logprobs import logprob_rows
+from lightwell.model.sampling.philox import random_uniform
+from lightwell.model.sampling.row_search import argmax, pick, take
 
 _CPU_CHUNK_ELEMENTS = 1 << 19
 """Elements of one working buffer: 2 MB in float32, which stays in a core's cache."""

@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 
 import torch
 
-from model.batch import KeyRange
-from model.hooks.attention_hooks import Attended, apply_hooks, deliver_results, deliver_rows
-from model.hooks.hooks import LayerHooks
-from model.layers.attention import AttentionRows, AttentionRule, CachedKV
-from model.layers.attention_arithmetic import at_least_float32
-from model.layers.linear import Linear
-from model.layers.norm import Norm
-from model.layers.token_table import TokenTable
-from model.network.sublayers import AttentionHeads, BlockInputs
-from model.sharding.group import Group
-from model.sharding.shares import Share, Shares
+from lightwell.model.batch import KeyRange
+from lightwell.model.hooks.attention_hooks import Attended, apply_hooks, deliver_results, deliver_rows
+from lightwell.model.hooks.hooks import LayerHooks
+from lightwell.model.layers.attention import AttentionRows, AttentionRule, CachedKV
+from lightwell.model.layers.attention_arithmetic import at_least_float32
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.norm import Norm
+from lightwell.model.layers.token_table import TokenTable
+from lightwell.model.network.sublayers import AttentionHeads, BlockInputs
+from lightwell.model.sharding.group import Group
+from lightwell.model.sharding.shares import Share, Shares
 
 
 class SummedLinear(Linear):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from model.config import ModelConfig
-from model.hooks.points import BY_NAME
-from model.sharding.group import Group
-from model.sharding.split import check_split
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.points import BY_NAME
+from lightwell.model.sharding.group import Group
+from lightwell.model.sharding.split import check_split
 
 
 @dataclass(frozen=True, slots=True)

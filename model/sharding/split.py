@@ -1,7 +1,7 @@
 """Check whether a model can be split over several ranks. `lightwell size` uses it too, so it never imports torch."""
 
-from model.checkpoint.folder import ModelLoadError
-from model.config import ModelConfig
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.config import ModelConfig
 
 
 def check_split(config: ModelConfig, size: int) -> None:

@@ -13,19 +13,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint.files import read_text
-from model.checkpoint.folder import one_line
-from model.tokenization.chat_formats.for_simple_templates import (
+from lightwell.model.checkpoint.files import read_text
+from lightwell.model.checkpoint.folder import one_line
+from lightwell.model.tokenization.chat_formats.for_simple_templates import (
     with_arguments_as_text,
     with_known_names,
     with_parts_for,
     with_written_calls,
     write_out,
 )
-from model.tokenization.chat_formats.probe import ToolUse, find_part_roles, find_tool_use
-from model.tokenization.chat_formats.thoughts import find_tags, probed_tags
-from model.tokenization.template_client import MAX_CHARACTERS, ChatTemplateError, TemplateClient, shared_client
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.tokenization.chat_formats.probe import ToolUse, find_part_roles, find_tool_use
+from lightwell.model.tokenization.chat_formats.thoughts import find_tags, probed_tags
+from lightwell.model.tokenization.template_client import (
+    MAX_CHARACTERS,
+    ChatTemplateError,
+    TemplateClient,
+    shared_client,
+)
+from lightwell.model.tokenization.tokenizer import Tokenizer
 
 __all__ = ["MAX_SOURCE_CHARACTERS", "ChatTemplate", "ChatTemplateError", "read_template_option"]
 

@@ -11,7 +11,7 @@ ids it is `decode(completion)`. The text of a completion with a grammar is the t
 import codecs
 from collections.abc import Sequence
 
-from model.tokenization.tokenizer import CLEAN_UPS, Tokenizer, fallback_byte
+from lightwell.model.tokenization.tokenizer import CLEAN_UPS, Tokenizer, fallback_byte
 
 
 class Detokenizer:

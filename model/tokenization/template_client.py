@@ -38,7 +38,7 @@ _MOMENT = 5
 """Milliseconds that an event loop waits for an answer: nearly all answers take a fraction of one."""
 _SHORT = 1 << 16
 """Bytes of a question that the socket accepts at once."""
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).absolute().parents[3]
 
 
 class ChatTemplateError(ValueError):
@@ -71,7 +71,7 @@ class TemplateClient:
         ours, theirs = socket.socketpair()
         # Its module path is this process's, except for the working directory, which may contain any model.py.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(_ROOT)])}
-        command = [sys.executable, "-P", "-S", "-m", "model.tokenization.template_process"]
+        command = [sys.executable, "-P", "-S", "-m", "lightwell.model.tokenization.template_process"]
         command += map(str, (self._max_seconds, MAX_MEMORY, MAX_CHARACTERS))
         with theirs, contextlib.ExitStack() as unless_started:
             unless_started.callback(ours.close)

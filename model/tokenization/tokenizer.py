@@ -13,8 +13,8 @@ from typing import Any
 
 import tokenizers
 
-from model.checkpoint.folder import is_failure
-from model.tokenization.tokenizer_files import TokenizerError, TokenizerFiles, read_tokenizer_files
+from lightwell.model.checkpoint.folder import is_failure
+from lightwell.model.tokenization.tokenizer_files import TokenizerError, TokenizerFiles, read_tokenizer_files
 
 __all__ = ["Encoding", "Tokenizer", "TokenizerError", "UnreadableText"]
 

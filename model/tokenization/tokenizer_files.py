@@ -14,10 +14,10 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, processors
 
-from model.checkpoint.files import open_file, read_json, read_text
-from model.checkpoint.folder import ModelLoadError, is_failure, one_line
-from model.tokenization.text_growth import MOST_GROWTH, text_growth
-from model.tokenization.tokenizer_classes import Json, TokenizerClass, choose_class
+from lightwell.model.checkpoint.files import open_file, read_json, read_text
+from lightwell.model.checkpoint.folder import ModelLoadError, is_failure, one_line
+from lightwell.model.tokenization.text_growth import MOST_GROWTH, text_growth
+from lightwell.model.tokenization.tokenizer_classes import Json, TokenizerClass, choose_class
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The special tokens that every tokenizer may name, in the order of the ids of missing ones."""

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn, cast
 
-from model.checkpoint.nearest import did_you_mean
-from server.config.setting_names import ENV_PREFIX, flag_name, is_service_link, variable_name
-from server.config.setting_types import SettingType, format_bytes
-from server.config.settings import Settings, SettingsError, setting_names
+from lightwell.model.checkpoint.nearest import did_you_mean
+from lightwell.server.config.setting_names import ENV_PREFIX, flag_name, is_service_link, variable_name
+from lightwell.server.config.setting_types import SettingType, format_bytes
+from lightwell.server.config.settings import Settings, SettingsError, setting_names
 
 _OTHER_VARIABLES = {"LIGHTWELL_KERNEL_LEVEL", "LIGHTWELL_KERNEL_LIBRARY"}
 """Variables that `model.kernels.library` reads in every program that uses it; no setting has these names."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from server.engine.memory.cgroups import read_int, within_quota
+from lightwell.server.engine.memory.cgroups import read_int, within_quota
 
 logger = logging.getLogger(__name__)
 

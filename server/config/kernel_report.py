@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from model.kernels import library
-from model.kernels.choice import ARITHMETIC_NAMES, KernelConfig
-from model.kernels.cpus import DOT_LEVELS, CpuRow, find_row
-from model.kernels.forms import Weight
-from model.kernels.int8 import Int8BlockedWeight
-from model.kernels.products import BLOCK, DOT, WIDEN, BlockedWeight
-from server.config.settings import Settings, SettingsError
-from server.engine.execution.threads import SMALL_MODEL, use_threads
+from lightwell.model.kernels import library
+from lightwell.model.kernels.choice import ARITHMETIC_NAMES, KernelConfig
+from lightwell.model.kernels.cpus import DOT_LEVELS, CpuRow, find_row
+from lightwell.model.kernels.forms import Weight
+from lightwell.model.kernels.int8 import Int8BlockedWeight
+from lightwell.model.kernels.products import BLOCK, DOT, WIDEN, BlockedWeight
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.engine.execution.threads import SMALL_MODEL, use_threads
 
 _MANY_ROWS = 256
 _INPUTS = 4096

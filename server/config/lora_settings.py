@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from os.path import expanduser, isdir
 from pathlib import Path
 
-from server.config.setting_types import SettingType, texts
-from server.engine.config import AdapterFolder
+from lightwell.server.config.setting_types import SettingType, texts
+from lightwell.server.engine.config import AdapterFolder
 
 ADAPTER_NAME = re.compile(r"[\w.:@/+-]{1,128}")
 ADAPTER_NAME_RULE = "1 to 128 letters, digits and . : @ / + - _"

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from model.analysis.census import MATRICES, WeightGroup, take_census
-from model.checkpoint.families.fields import Fields, read_object
-from model.checkpoint.folder import GGUF_NAME
-from model.checkpoint.gguf import kept_sizes
-from model.checkpoint.lora_config import adapter_parameters
-from model.checkpoint.quantized.scheme import read_scheme
-from model.checkpoint.weight_maps import weights_of
-from model.config import ModelConfig
-from model.sharding.split import check_split
-from server.config.setting_types import format_bytes
-from server.config.settings import Settings, SettingsError
+from lightwell.model.analysis.census import MATRICES, WeightGroup, take_census
+from lightwell.model.checkpoint.families.fields import Fields, read_object
+from lightwell.model.checkpoint.folder import GGUF_NAME
+from lightwell.model.checkpoint.gguf import kept_sizes
+from lightwell.model.checkpoint.lora_config import adapter_parameters
+from lightwell.model.checkpoint.quantized.scheme import read_scheme
+from lightwell.model.checkpoint.weight_maps import weights_of
+from lightwell.model.config import ModelConfig
+from lightwell.model.sharding.split import check_split
+from lightwell.server.config.setting_types import format_bytes
+from lightwell.server.config.settings import Settings, SettingsError
 
 BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
 API_PROCESS = 140 << 20

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint.nearest import did_you_mean
-from server.config.setting_names import flag_name, is_service_link, variable_name
+from lightwell.model.checkpoint.nearest import did_you_mean
+from lightwell.server.config.setting_names import flag_name, is_service_link, variable_name
 
 
 def read_values(

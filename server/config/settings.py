@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from server.config import setting_types as types
-from server.config.auth.keys import hash_of
-from server.config.devices import as_text
-from server.config.lora_settings import adapter_folders, adapters_type, lora_problem
-from server.config.metric_aliases import parse_alias, repeated_name
-from server.config.setting_sources import read_values
-from server.config.setting_types import SettingType
-from server.engine.config import EngineConfig
+from lightwell.server.config import setting_types as types
+from lightwell.server.config.auth.keys import hash_of
+from lightwell.server.config.devices import as_text
+from lightwell.server.config.lora_settings import adapter_folders, adapters_type, lora_problem
+from lightwell.server.config.metric_aliases import parse_alias, repeated_name
+from lightwell.server.config.setting_sources import read_values
+from lightwell.server.config.setting_types import SettingType
+from lightwell.server.engine.config import EngineConfig
 
 
 class SettingsError(ValueError):

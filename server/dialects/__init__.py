@@ -12,24 +12,24 @@ from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.routing import BaseRoute
 
-from server.dialects.anthropic import messages
-from server.dialects.auth_route import OpenRoute, admin_route, guarded_route
-from server.dialects.huggingface import labels, sparse, tei, tgi
-from server.dialects.judgements import classify, decisions, rerank, score, systemone
-from server.dialects.ollama import embed as ollama_embed
-from server.dialects.ollama import models as ollama_models
-from server.dialects.ollama import text as ollama_text
-from server.dialects.openai import chat, completions, embeddings, models, tokenize
-from server.dialects.openai_responses import route as responses
-from server.dialects.ops import adapters, admin, capabilities, health, page
-from server.dialects.running_route import running_route
-from server.generation.context import AppContext
-from server.generation.supported_routes import INSPECTIONS
-from server.schemas.anthropic.messages import MessagesErrorAnswer
-from server.schemas.base import AnswerModel, ErrorAnswer
-from server.schemas.judgements.head_fields import RerankErrorAnswer, TeiErrorAnswer
-from server.schemas.judgements.systemone import SystemOneErrorAnswer
-from server.schemas.ollama import OllamaErrorAnswer
+from lightwell.server.dialects.anthropic import messages
+from lightwell.server.dialects.auth_route import OpenRoute, admin_route, guarded_route
+from lightwell.server.dialects.huggingface import labels, sparse, tei, tgi
+from lightwell.server.dialects.judgements import classify, decisions, rerank, score, systemone
+from lightwell.server.dialects.ollama import embed as ollama_embed
+from lightwell.server.dialects.ollama import models as ollama_models
+from lightwell.server.dialects.ollama import text as ollama_text
+from lightwell.server.dialects.openai import chat, completions, embeddings, models, tokenize
+from lightwell.server.dialects.openai_responses import route as responses
+from lightwell.server.dialects.ops import adapters, admin, capabilities, health, page
+from lightwell.server.dialects.running_route import running_route
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.supported_routes import INSPECTIONS
+from lightwell.server.schemas.anthropic.messages import MessagesErrorAnswer
+from lightwell.server.schemas.base import AnswerModel, ErrorAnswer
+from lightwell.server.schemas.judgements.head_fields import RerankErrorAnswer, TeiErrorAnswer
+from lightwell.server.schemas.judgements.systemone import SystemOneErrorAnswer
+from lightwell.server.schemas.ollama import OllamaErrorAnswer
 
 _STATUSES = {
     400: "A value is invalid; the message names it and the accepted values.",
@@ -94,7 +94,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         return router.routes
 
     inspections = [
-        import_module(f"server.dialects.inspect.{name}") for name in (*INSPECTIONS.values(), "weight_slices")
+        import_module(f"lightwell.server.dialects.inspect.{name}") for name in (*INSPECTIONS.values(), "weight_slices")
     ]
     run = running_route(guarded, context)
     looking = running_route(guarded, context, is_inspection=True)

@@ -23,11 +23,11 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from server.config.auth.keys import Keyring, KnownKey
-from server.config.auth.quotas import LimitReached
-from server.engine.memory.allocation_limit import give_back_memory
-from server.generation.prompts.text_parts import naming
-from server.http.errors import (
+from lightwell.server.config.auth.keys import Keyring, KnownKey
+from lightwell.server.config.auth.quotas import LimitReached
+from lightwell.server.engine.memory.allocation_limit import give_back_memory
+from lightwell.server.generation.prompts.text_parts import naming
+from lightwell.server.http.errors import (
     ApiError,
     BadRequest,
     Forbidden,
@@ -37,10 +37,10 @@ from server.http.errors import (
     UnsupportedMediaType,
     shown,
 )
-from server.http.json_reader import JsonReader
-from server.http.turns import FairTurns
-from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_key, current_record
-from server.schemas.base import MAX_FIELDS
+from lightwell.server.http.json_reader import JsonReader
+from lightwell.server.http.turns import FairTurns
+from lightwell.server.observability.access_log import CLIENT_CLOSED_REQUEST, current_key, current_record
+from lightwell.server.schemas.base import MAX_FIELDS
 
 MAX_BODY_VALUES = 1 << 21
 """Most commas in a body; no request needs more."""

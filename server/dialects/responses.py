@@ -10,15 +10,24 @@ import orjson
 from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
-from model.hooks.point_names import stack_config, stacks
-from server.generation.acceptance import current_request
-from server.generation.prompts.prompt import Prompt
-from server.generation.served_model import ServedModel
-from server.generation.tasks import TaskResult, counted_refusals
-from server.http.errors import answer_too_large
-from server.http.tensor_formats import VALUE_BYTES, WRITE_BYTES, Format, NumpyArray, Piece, Wire, json_parts, paced
-from server.observability.access_log import current_record
-from server.schemas.base import AnswerModel
+from lightwell.model.hooks.point_names import stack_config, stacks
+from lightwell.server.generation.acceptance import current_request
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import TaskResult, counted_refusals
+from lightwell.server.http.errors import answer_too_large
+from lightwell.server.http.tensor_formats import (
+    VALUE_BYTES,
+    WRITE_BYTES,
+    Format,
+    NumpyArray,
+    Piece,
+    Wire,
+    json_parts,
+    paced,
+)
+from lightwell.server.observability.access_log import current_record
+from lightwell.server.schemas.base import AnswerModel
 
 _TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
 """The other media types of an answer, for the OpenAPI page."""

@@ -13,13 +13,13 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from server.config.auth.keys import ApiKey
-from server.dialects.auth_route import KEY_IN_SCOPE, Handler
-from server.dispatch.request_context import RequestContext
-from server.generation.acceptance import current_context, min_priority
-from server.generation.context import AppContext
-from server.http.errors import BadRequest, shown
-from server.observability.access_log import current_record
+from lightwell.server.config.auth.keys import ApiKey
+from lightwell.server.dialects.auth_route import KEY_IN_SCOPE, Handler
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.generation.acceptance import current_context, min_priority
+from lightwell.server.generation.context import AppContext
+from lightwell.server.http.errors import BadRequest, shown
+from lightwell.server.observability.access_log import current_record
 
 HEADER = "X-Request-Timeout"
 

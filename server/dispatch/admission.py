@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from server.config.auth.rate_estimate import RateEstimate, retry_after
-from server.config.settings import Settings
-from server.http.errors import QueueFull, too_much_captured
+from lightwell.server.config.auth.rate_estimate import RateEstimate, retry_after
+from lightwell.server.config.settings import Settings
+from lightwell.server.http.errors import QueueFull, too_much_captured
 
 
 @dataclass(frozen=True, slots=True)

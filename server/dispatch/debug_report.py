@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from server.dispatch.admission import Admission
-from server.dispatch.request_handle import RequestHandle
-from server.dispatch.worker_state import WorkerState
-from server.ipc import messages
-from server.ipc.stack_dumps import read_stacks, stacks_file
+from lightwell.server.dispatch.admission import Admission
+from lightwell.server.dispatch.request_handle import RequestHandle
+from lightwell.server.dispatch.worker_state import WorkerState
+from lightwell.server.ipc import messages
+from lightwell.server.ipc.stack_dumps import read_stacks, stacks_file
 
 _PATIENCE = 1.0
 """Seconds that a worker has to answer between two of its steps; after that its stacks are read instead."""

@@ -14,21 +14,21 @@ from typing import Any
 
 from msgspec import structs
 
-from server.config.settings import Settings
-from server.dispatch.admission import Admission
-from server.dispatch.debug_report import WorkerQuestions, admission_state, request_state
-from server.dispatch.inflight_requests import InflightRequests
-from server.dispatch.lora_registry import LoraRegistry
-from server.dispatch.request_context import RequestContext
-from server.dispatch.request_handle import RequestHandle
-from server.dispatch.routing import Candidate, Route, RoutedPrompt, Router
-from server.dispatch.worker_pool import WorkerPool
-from server.dispatch.worker_state import WorkerState, seconds_until_ready, unready
-from server.engine.messages.outputs import EngineInfo, EngineStats
-from server.engine.messages.request import EngineRequest, GenerateTask
-from server.http.errors import ApiError, Unavailable, WorkerLost
-from server.ipc import messages
-from server.observability.metrics import ClientCounters, WorkerNumbers
+from lightwell.server.config.settings import Settings
+from lightwell.server.dispatch.admission import Admission
+from lightwell.server.dispatch.debug_report import WorkerQuestions, admission_state, request_state
+from lightwell.server.dispatch.inflight_requests import InflightRequests
+from lightwell.server.dispatch.lora_registry import LoraRegistry
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.dispatch.request_handle import RequestHandle
+from lightwell.server.dispatch.routing import Candidate, Route, RoutedPrompt, Router
+from lightwell.server.dispatch.worker_pool import WorkerPool
+from lightwell.server.dispatch.worker_state import WorkerState, seconds_until_ready, unready
+from lightwell.server.engine.messages.outputs import EngineInfo, EngineStats
+from lightwell.server.engine.messages.request import EngineRequest, GenerateTask
+from lightwell.server.http.errors import ApiError, Unavailable, WorkerLost
+from lightwell.server.ipc import messages
+from lightwell.server.observability.metrics import ClientCounters, WorkerNumbers
 
 logger = logging.getLogger(__name__)
 

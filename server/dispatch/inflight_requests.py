@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from server.dispatch.admission import Admission, Cost
-from server.dispatch.request_context import RequestContext
-from server.dispatch.request_handle import RequestHandle
-from server.dispatch.worker_state import WorkerState
-from server.http.errors import ApiError, BadRequest
-from server.ipc import messages
+from lightwell.server.dispatch.admission import Admission, Cost
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.dispatch.request_handle import RequestHandle
+from lightwell.server.dispatch.worker_state import WorkerState
+from lightwell.server.http.errors import ApiError, BadRequest
+from lightwell.server.ipc import messages
 
 _DEADLINE_SLACK = 0.25
 """Seconds that the worker, which enforces deadlines, has to report one itself."""

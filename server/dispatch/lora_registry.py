@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from server.config.lora_settings import resolved_root
-from server.config.settings import Settings
-from server.dispatch.served_adapter import ServedAdapter
-from server.dispatch.worker_state import WorkerState, unready
-from server.engine.messages.request import Task, WeightsTask
-from server.http.errors import BadRequest, NotFound
-from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
+from lightwell.server.config.lora_settings import resolved_root
+from lightwell.server.config.settings import Settings
+from lightwell.server.dispatch.served_adapter import ServedAdapter
+from lightwell.server.dispatch.worker_state import WorkerState, unready
+from lightwell.server.engine.messages.request import Task, WeightsTask
+from lightwell.server.http.errors import BadRequest, NotFound
+from lightwell.server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 
 logger = logging.getLogger(__name__)
 

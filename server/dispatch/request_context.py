@@ -8,10 +8,10 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from server.config.auth.keys import ApiKey
-from server.dispatch.served_adapter import ServedAdapter
-from server.http.errors import DeadlineExceeded, not_in_time
-from server.observability.access_log import RequestRecord
+from lightwell.server.config.auth.keys import ApiKey
+from lightwell.server.dispatch.served_adapter import ServedAdapter
+from lightwell.server.http.errors import DeadlineExceeded, not_in_time
+from lightwell.server.observability.access_log import RequestRecord
 
 _BACKSTOP = 0.5
 """Seconds after the deadline in which the engine may still report how far the request came."""

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from server.dispatch.admission import Cost
-from server.dispatch.request_context import RequestContext
-from server.engine.messages.outputs import RequestOutput, raise_exit
-from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, not_in_time
+from lightwell.server.dispatch.admission import Cost
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.engine.messages.outputs import RequestOutput, raise_exit
+from lightwell.server.http.errors import ApiError, BadRequest, EngineError, Unavailable, not_in_time
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
-from server.engine.messages.request import ClassifyTask, EmbedTask, GenerateTask, Task
+from lightwell.server.engine.messages.request import ClassifyTask, EmbedTask, GenerateTask, Task
 
 
 @dataclass(frozen=True, slots=True)

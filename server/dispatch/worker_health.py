@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from server.dispatch.worker_state import WorkerState
+from lightwell.server.dispatch.worker_state import WorkerState
 
 logger = logging.getLogger(__name__)
 

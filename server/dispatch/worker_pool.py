@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from server.config.settings import Settings
-from server.dispatch.worker_health import WorkerHealth
-from server.dispatch.worker_state import WorkerState
-from server.engine.messages.outputs import EngineInfo, EngineStats
-from server.ipc import frames, link, messages
-from server.ipc.messages import MessageError
+from lightwell.server.config.settings import Settings
+from lightwell.server.dispatch.worker_health import WorkerHealth
+from lightwell.server.dispatch.worker_state import WorkerState
+from lightwell.server.engine.messages.outputs import EngineInfo, EngineStats
+from lightwell.server.ipc import frames, link, messages
+from lightwell.server.ipc.messages import MessageError
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from server.config.auth.rate_estimate import retry_after
-from server.dispatch.request_handle import RequestHandle
-from server.engine.messages.outputs import EngineInfo, EngineStats
-from server.http.errors import Unavailable
-from server.ipc import link
+from lightwell.server.config.auth.rate_estimate import retry_after
+from lightwell.server.dispatch.request_handle import RequestHandle
+from lightwell.server.engine.messages.outputs import EngineInfo, EngineStats
+from lightwell.server.http.errors import Unavailable
+from lightwell.server.ipc import link
 
 
 class WorkerState:

@@ -4,17 +4,17 @@ import logging
 import time
 from dataclasses import dataclass, replace
 
-from model.network.transformer import Transformer
-from server.engine.adapters import Adapters
-from server.engine.captures.request_captures import RequestCaptures
-from server.engine.execution.step_result import StepResult
-from server.engine.grammar import Grammar
-from server.engine.info import stacks_of
-from server.engine.messages.outputs import FinishReason, PromptLogprobs, RequestOutput, Timing
-from server.engine.messages.request import EngineRequest
-from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.scheduler import Scheduler
-from server.engine.sequence import Sequence
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.adapters import Adapters
+from lightwell.server.engine.captures.request_captures import RequestCaptures
+from lightwell.server.engine.execution.step_result import StepResult
+from lightwell.server.engine.grammar import Grammar
+from lightwell.server.engine.info import stacks_of
+from lightwell.server.engine.messages.outputs import FinishReason, PromptLogprobs, RequestOutput, Timing
+from lightwell.server.engine.messages.request import EngineRequest
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.scheduling.scheduler import Scheduler
+from lightwell.server.engine.sequence import Sequence
 
 logger = logging.getLogger(__name__)
 

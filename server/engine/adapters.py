@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from model.checkpoint.folder import ModelLoadError
-from model.layers.lora import Adapter
-from model.loading.lora_loader import load_adapter
-from model.network.transformer import Transformer
-from server.engine.config import AdapterFolder
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.layers.lora import Adapter
+from lightwell.model.loading.lora_loader import load_adapter
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.config import AdapterFolder
 
 logger = logging.getLogger(__name__)
 

@@ -14,22 +14,22 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from model.analysis import weights
-from model.kv_cache import KVCache
-from model.network.transformer import Transformer
-from model.sampling.grammar.vocabulary import read_vocabulary
-from server.engine.active_request import ActiveRequests
-from server.engine.adapters import Adapters
-from server.engine.config import EngineConfig
-from server.engine.execution.fault_isolation import run_isolated
-from server.engine.execution.model_runner import ModelRunner
-from server.engine.execution.run_ahead import RunAhead, Step
-from server.engine.execution.step_cancellation import CancellationCheck, StepCancelled
-from server.engine.execution.step_result import StepResult
-from server.engine.info import engine_info
-from server.engine.intake import Intake
-from server.engine.loading import device_runner_for, load
-from server.engine.messages.outputs import (
+from lightwell.model.analysis import weights
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.grammar.vocabulary import read_vocabulary
+from lightwell.server.engine.active_request import ActiveRequests
+from lightwell.server.engine.adapters import Adapters
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.execution.fault_isolation import run_isolated
+from lightwell.server.engine.execution.model_runner import ModelRunner
+from lightwell.server.engine.execution.run_ahead import RunAhead, Step
+from lightwell.server.engine.execution.step_cancellation import CancellationCheck, StepCancelled
+from lightwell.server.engine.execution.step_result import StepResult
+from lightwell.server.engine.info import engine_info
+from lightwell.server.engine.intake import Intake
+from lightwell.server.engine.loading import device_runner_for, load
+from lightwell.server.engine.messages.outputs import (
     EngineStats,
     Failure,
     RequestOutput,
@@ -38,15 +38,15 @@ from server.engine.messages.outputs import (
     raise_exit,
     with_forced,
 )
-from server.engine.messages.request import EngineRequest
-from server.engine.scheduling.block_manager import BlockManager
-from server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
-from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
-from server.engine.scheduling.step_budgets import StepBudgets
-from server.engine.sequence import Sequence
-from server.engine.state import engine_state
-from server.engine.tensor_parallel.load import weights_of
+from lightwell.server.engine.messages.request import EngineRequest
+from lightwell.server.engine.scheduling.block_manager import BlockManager
+from lightwell.server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from lightwell.server.engine.scheduling.step_budgets import StepBudgets
+from lightwell.server.engine.sequence import Sequence
+from lightwell.server.engine.state import engine_state
+from lightwell.server.engine.tensor_parallel.load import weights_of
 
 logger = logging.getLogger(__name__)
 

@@ -2,14 +2,14 @@
 
 import logging
 
-from model.config import ModelConfig
-from model.kernels.group_quantized import GroupedWeight
-from model.kv_cache import KVCache
-from model.network.transformer import Transformer
-from server.engine.execution.kernel_choice import kernels_in_use
-from server.engine.memory.card_memory import as_size
-from server.engine.messages.base_task import Stacks
-from server.engine.messages.outputs import EngineInfo
+from lightwell.model.config import ModelConfig
+from lightwell.model.kernels.group_quantized import GroupedWeight
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.execution.kernel_choice import kernels_in_use
+from lightwell.server.engine.memory.card_memory import as_size
+from lightwell.server.engine.messages.base_task import Stacks
+from lightwell.server.engine.messages.outputs import EngineInfo
 
 logger = logging.getLogger(__name__)
 

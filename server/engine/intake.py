@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from model.sampling.grammar.matcher import GrammarMatcher
-from server.engine.active_request import ActiveRequests, NoCaptureMemory
-from server.engine.execution.grammar_compiler import GrammarCompiler
-from server.engine.execution.weight_queries import Answer, WeightQueries
-from server.engine.memory.memory_retry import MemoryRetry
-from server.engine.messages.outputs import FinishReason, RequestOutput, failure_of, raise_exit
-from server.engine.messages.request import EngineRequest, GenerateTask, WeightsTask
+from lightwell.model.sampling.grammar.matcher import GrammarMatcher
+from lightwell.server.engine.active_request import ActiveRequests, NoCaptureMemory
+from lightwell.server.engine.execution.grammar_compiler import GrammarCompiler
+from lightwell.server.engine.execution.weight_queries import Answer, WeightQueries
+from lightwell.server.engine.memory.memory_retry import MemoryRetry
+from lightwell.server.engine.messages.outputs import FinishReason, RequestOutput, failure_of, raise_exit
+from lightwell.server.engine.messages.request import EngineRequest, GenerateTask, WeightsTask
 
 logger = logging.getLogger(__name__)
 

@@ -10,28 +10,28 @@ from typing import NamedTuple
 
 import torch
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
-from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
-from model.network.transformer import Transformer
-from model.ranks.leader import LeadingTransformer
-from server.engine.config import EngineConfig
-from server.engine.execution.compile_cache import use_writable_cache
-from server.engine.execution.cuda_graphs import StepSizes, has_graphs, kept_bytes
-from server.engine.execution.device_executor import DeviceExecutor
-from server.engine.execution.device_runner import DeviceRunner
-from server.engine.execution.kernel_choice import choose_kernels
-from server.engine.execution.profile_run import ProfileRun
-from server.engine.execution.threads import use_threads
-from server.engine.execution.warm_up import warm_up
-from server.engine.info import log_stored_weights
-from server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size
-from server.engine.memory.kv_cache_size import num_cache_blocks
-from server.engine.messages.outputs import failure_of
-from server.engine.tensor_parallel.device_steps import LeadingExecutor
-from server.engine.tensor_parallel.load import load_shared
-from server.engine.tensor_parallel.ranks import Ranks
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.ranks.leader import LeadingTransformer
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.execution.compile_cache import use_writable_cache
+from lightwell.server.engine.execution.cuda_graphs import StepSizes, has_graphs, kept_bytes
+from lightwell.server.engine.execution.device_executor import DeviceExecutor
+from lightwell.server.engine.execution.device_runner import DeviceRunner
+from lightwell.server.engine.execution.kernel_choice import choose_kernels
+from lightwell.server.engine.execution.profile_run import ProfileRun
+from lightwell.server.engine.execution.threads import use_threads
+from lightwell.server.engine.execution.warm_up import warm_up
+from lightwell.server.engine.info import log_stored_weights
+from lightwell.server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size
+from lightwell.server.engine.memory.kv_cache_size import num_cache_blocks
+from lightwell.server.engine.messages.outputs import failure_of
+from lightwell.server.engine.tensor_parallel.device_steps import LeadingExecutor
+from lightwell.server.engine.tensor_parallel.load import load_shared
+from lightwell.server.engine.tensor_parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

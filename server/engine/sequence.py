@@ -12,11 +12,11 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from server.engine.grammar import Grammar
-from server.engine.messages.base_task import NOT_AT_ALL, Stacks, required_depths
-from server.engine.messages.outputs import FinishReason
-from server.engine.messages.request import AttentionCapture, EngineRequest, GenerateTask, Task
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.grammar import Grammar
+from lightwell.server.engine.messages.base_task import NOT_AT_ALL, Stacks, required_depths
+from lightwell.server.engine.messages.outputs import FinishReason
+from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest, GenerateTask, Task
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 
 UNKNOWN = -1
 """A token that a running step will choose."""

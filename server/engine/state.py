@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from server.engine.scheduling.block_manager import BlockManager
-from server.engine.scheduling.capture_budget import CaptureBudget
-from server.engine.scheduling.scheduler import Scheduler
-from server.engine.sequence import Sequence
+from lightwell.server.engine.scheduling.block_manager import BlockManager
+from lightwell.server.engine.scheduling.capture_budget import CaptureBudget
+from lightwell.server.engine.scheduling.scheduler import Scheduler
+from lightwell.server.engine.sequence import Sequence
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -2,14 +2,14 @@
 
 from contextvars import ContextVar
 
-from server.config.auth.keys import ApiKey
-from server.config.auth.quotas import PRIORITIES
-from server.dispatch.request_context import RequestContext
-from server.generation.context import AppContext
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import check_route
-from server.http.errors import BadRequest
-from server.schemas.base import RunFields
+from lightwell.server.config.auth.keys import ApiKey
+from lightwell.server.config.auth.quotas import PRIORITIES
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import check_route
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.schemas.base import RunFields
 
 current_context: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 """The terms of the HTTP request that the running task belongs to."""

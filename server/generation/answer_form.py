@@ -10,20 +10,20 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-from model.sampling.grammar.bare_arguments import bare_arguments_grammar, value_grammars
-from model.sampling.grammar.checking import reason_of, remembered
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.json_schema import json_schema_grammar
-from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
-from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
-from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
-from model.tokenization.chat_formats.parser import TaggedText
-from model.tokenization.chat_formats.thoughts import Start, start_of
-from server.generation.grammars import in_grammar_thread
-from server.generation.request import ChatRequest
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest
-from server.schemas.tools import ToolDefinition
+from lightwell.model.sampling.grammar.bare_arguments import bare_arguments_grammar, value_grammars
+from lightwell.model.sampling.grammar.checking import reason_of, remembered
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
+from lightwell.model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
+from lightwell.model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
+from lightwell.model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
+from lightwell.model.tokenization.chat_formats.parser import TaggedText
+from lightwell.model.tokenization.chat_formats.thoughts import Start, start_of
+from lightwell.server.generation.grammars import in_grammar_thread
+from lightwell.server.generation.request import ChatRequest
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.schemas.tools import ToolDefinition
 
 
 @dataclass(frozen=True)

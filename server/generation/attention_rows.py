@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from server.engine.messages.outputs import Array
-from server.engine.messages.request import AttentionCapture
-from server.generation.interventions.selectors import HeadSelection, select_heads, value_bytes
-from server.generation.prompts.field_names import FieldNames
-from server.generation.prompts.prompt import Prompt
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import check_part
-from server.http.errors import answer_too_large
-from server.http.tensor_formats import EncodingFormat, NumpyArray, Wire, as_numpy, json_value
-from server.schemas.sampling import GenerationAttention
+from lightwell.server.engine.messages.outputs import Array
+from lightwell.server.engine.messages.request import AttentionCapture
+from lightwell.server.generation.interventions.selectors import HeadSelection, select_heads, value_bytes
+from lightwell.server.generation.prompts.field_names import FieldNames
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import check_part
+from lightwell.server.http.errors import answer_too_large
+from lightwell.server.http.tensor_formats import EncodingFormat, NumpyArray, Wire, as_numpy, json_value
+from lightwell.server.schemas.sampling import GenerationAttention
 
 _STREAMED_ROWS = 16
 """Most rows of a stream that may wait for a slow reader, for the budget of captured bytes."""

@@ -9,14 +9,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from model.tokenization.detokenizer import Detokenizer, StopMatcher
-from model.tokenization.tokenizer import Tokenizer
-from server.dispatch.request_handle import RequestHandle
-from server.engine.messages.outputs import Array, RequestOutput, Timing, TokenLogprobs
-from server.http.connection import BodyWriter
-from server.http.errors import ApiError, BadRequest
-from server.http.sse import TokenEvent
-from server.observability.metrics import Metrics
+from lightwell.model.tokenization.detokenizer import Detokenizer, StopMatcher
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.dispatch.request_handle import RequestHandle
+from lightwell.server.engine.messages.outputs import Array, RequestOutput, Timing, TokenLogprobs
+from lightwell.server.http.connection import BodyWriter
+from lightwell.server.http.errors import ApiError, BadRequest
+from lightwell.server.http.sse import TokenEvent
+from lightwell.server.observability.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

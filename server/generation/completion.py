@@ -1,15 +1,21 @@
 """Reads prompts for text that continues them, without a chat template."""
 
-from server.engine.messages.request import GenerateTask
-from server.generation.grammars import read_grammar
-from server.generation.prompts.inputs import between_stacks
-from server.generation.prompts.prompt import encoder_limit, fit_generation, keep_end, read_prompts, within_room
-from server.generation.prompts.text_parts import Keep
-from server.generation.request import PromptRequest
-from server.generation.sampling import sampling_params
-from server.generation.served_model import ServedModel
-from server.generation.submission import Job
-from server.http.turns import in_turns
+from lightwell.server.engine.messages.request import GenerateTask
+from lightwell.server.generation.grammars import read_grammar
+from lightwell.server.generation.prompts.inputs import between_stacks
+from lightwell.server.generation.prompts.prompt import (
+    encoder_limit,
+    fit_generation,
+    keep_end,
+    read_prompts,
+    within_room,
+)
+from lightwell.server.generation.prompts.text_parts import Keep
+from lightwell.server.generation.request import PromptRequest
+from lightwell.server.generation.sampling import sampling_params
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.submission import Job
+from lightwell.server.http.turns import in_turns
 
 
 async def completion_jobs(model: ServedModel, request: PromptRequest) -> list[Job]:

@@ -4,12 +4,12 @@ own.
 
 from dataclasses import dataclass
 
-from server.config.auth.keys import Keyring
-from server.config.settings import Settings
-from server.dispatch.served_adapter import ServedAdapter
-from server.generation.served_model import ServedModel
-from server.http.errors import NotFound, shown
-from server.observability.metrics import Metrics
+from lightwell.server.config.auth.keys import Keyring
+from lightwell.server.config.settings import Settings
+from lightwell.server.dispatch.served_adapter import ServedAdapter
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import NotFound, shown
+from lightwell.server.observability.metrics import Metrics
 
 PLACEHOLDERS = ("tgi", "dummy", "text-embeddings-inference")
 """Placeholder model names of TGI's and TEI's clients; they mean the one model."""

@@ -4,23 +4,23 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from model.tokenization.chat_formats.message import Message, MessageDelta, joined
-from model.tokenization.chat_formats.parser import TaggedText
-from model.tokenization.chat_formats.prefill import shared_end
-from server.engine.messages.request import GenerateTask
-from server.generation.answer_form import answer_form
-from server.generation.choices import Piece
-from server.generation.grammars import read_grammar
-from server.generation.prompts.inputs import between_stacks
-from server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat
-from server.generation.prompts.text_parts import Cut
-from server.generation.request import ChatRequest
-from server.generation.sampling import sampling_params
-from server.generation.served_model import ServedModel
-from server.generation.submission import Arrived, Job, Started, begin, token_writer
-from server.http.connection import BodyWriter
-from server.schemas.chat_templates import THINKING_SWITCHES
-from server.schemas.thinking import EFFORT_BUDGETS
+from lightwell.model.tokenization.chat_formats.message import Message, MessageDelta, joined
+from lightwell.model.tokenization.chat_formats.parser import TaggedText
+from lightwell.model.tokenization.chat_formats.prefill import shared_end
+from lightwell.server.engine.messages.request import GenerateTask
+from lightwell.server.generation.answer_form import answer_form
+from lightwell.server.generation.choices import Piece
+from lightwell.server.generation.grammars import read_grammar
+from lightwell.server.generation.prompts.inputs import between_stacks
+from lightwell.server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat
+from lightwell.server.generation.prompts.text_parts import Cut
+from lightwell.server.generation.request import ChatRequest
+from lightwell.server.generation.sampling import sampling_params
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.submission import Arrived, Job, Started, begin, token_writer
+from lightwell.server.http.connection import BodyWriter
+from lightwell.server.schemas.chat_templates import THINKING_SWITCHES
+from lightwell.server.schemas.thinking import EFFORT_BUDGETS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,28 @@ from typing import Any
 
 from fastapi import Request
 
-from model.hooks.point_names import stack_config
-from server.engine.messages.request import EmbedTask, PoolingMode
-from server.generation.interventions.selectors import resolve
-from server.generation.prompts.inputs import between_stacks
-from server.generation.prompts.prompt import Prompt, encoder_limit, fit_input, keep_end, read_prompts, within_room
-from server.generation.prompts.text_parts import Keep, bounded
-from server.generation.served_model import ServedModel
-from server.generation.tasks import TaskResult, Work, run_all, token_bytes
-from server.http.error_handlers import translated
-from server.http.errors import BadRequest, answer_too_large, shown
-from server.http.sse import unless_disconnected
-from server.http.tensor_formats import VALUE_BYTES, Entry, NumpyArray, Wire, as_numpy
-from server.http.turns import in_turns
-from server.schemas.base import PromptInput
-from server.schemas.embeddings import EmbeddingRequest
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.server.engine.messages.request import EmbedTask, PoolingMode
+from lightwell.server.generation.interventions.selectors import resolve
+from lightwell.server.generation.prompts.inputs import between_stacks
+from lightwell.server.generation.prompts.prompt import (
+    Prompt,
+    encoder_limit,
+    fit_input,
+    keep_end,
+    read_prompts,
+    within_room,
+)
+from lightwell.server.generation.prompts.text_parts import Keep, bounded
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import TaskResult, Work, run_all, token_bytes
+from lightwell.server.http.error_handlers import translated
+from lightwell.server.http.errors import BadRequest, answer_too_large, shown
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.http.tensor_formats import VALUE_BYTES, Entry, NumpyArray, Wire, as_numpy
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.base import PromptInput
+from lightwell.server.schemas.embeddings import EmbeddingRequest
 
 logger = logging.getLogger(__name__)
 

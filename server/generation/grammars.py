@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import orjson
 
-from model.sampling.grammar.checking import kept, remembered
-from model.sampling.grammar.constraint import grammar_text
-from model.sampling.grammar.deep_stack import deep_stacks
-from model.sampling.grammar.errors import GrammarError
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest
-from server.http.json_reader import check_json_text
-from server.schemas.structured_outputs import Constraint
+from lightwell.model.sampling.grammar.checking import kept, remembered
+from lightwell.model.sampling.grammar.constraint import grammar_text
+from lightwell.model.sampling.grammar.deep_stack import deep_stacks
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.json_reader import check_json_text
+from lightwell.server.schemas.structured_outputs import Constraint
 
 _SWITCH_SECONDS = 0.0005
 """Seconds for which a thread may keep the interpreter's lock while another waits for it. Next to a large schema, and

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from model.tokenization.detokenizer import Detokenizer
-from model.tokenization.tokenizer import Tokenizer
-from server.engine.messages.outputs import LOGPROBS_PIECE, TokenLogprobs
+from lightwell.model.tokenization.detokenizer import Detokenizer
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.engine.messages.outputs import LOGPROBS_PIECE, TokenLogprobs
 
 LEAST_LOGPROB = -9999.0
 """vLLM's number for a probability of zero: JSON has no minus infinity."""

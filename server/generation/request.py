@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.engine.messages.sampling_params import SamplingParams
-from server.generation.prompts.field_names import OPENAI_NAMES, FieldNames
-from server.schemas.base import PromptInput
-from server.schemas.chat_fields import ChatFields
-from server.schemas.inspect.interventions import InterventionField
-from server.schemas.sampling import GenerationAttention, SamplingFields
-from server.schemas.structured_outputs import Constraint
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.generation.prompts.field_names import OPENAI_NAMES, FieldNames
+from lightwell.server.schemas.base import PromptInput
+from lightwell.server.schemas.chat_fields import ChatFields
+from lightwell.server.schemas.inspect.interventions import InterventionField
+from lightwell.server.schemas.sampling import GenerationAttention, SamplingFields
+from lightwell.server.schemas.structured_outputs import Constraint
 
 _FROM_THE_BODY = {*SamplingParams.__struct_fields__} - {"max_tokens", "eos_token_ids", "logprobs", "logprob_token_ids"}
 """Sampling parameters that a body gives under their own names."""

@@ -7,12 +7,12 @@ from dataclasses import fields
 from hashlib import sha256
 from typing import Any
 
-from model.checkpoint.generation_defaults import SamplingDefaults
-from server.engine.messages.sampling_params import SamplingParams
-from server.generation.prompts.prompt import check_ids
-from server.generation.request import TextRequest
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest
+from lightwell.model.checkpoint.generation_defaults import SamplingDefaults
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.generation.prompts.prompt import check_ids
+from lightwell.server.generation.request import TextRequest
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest
 
 logger = logging.getLogger(__name__)
 

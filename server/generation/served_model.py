@@ -5,19 +5,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
 
-from model.checkpoint.generation_defaults import SamplingDefaults
-from model.config import ModelConfig
-from model.network.cross_encoder import ScoreDefaults
-from model.network.sentence_transformers import EmbeddingDefaults
-from model.tokenization.chat_template import ChatTemplate
-from model.tokenization.tokenizer import Tokenizer
-from server.config.settings import Settings
-from server.dispatch.admission import capture_limit
-from server.dispatch.engine_client import EngineClient
-from server.dispatch.lora_registry import LoraRegistry
-from server.engine.messages.outputs import EngineInfo
-from server.http.errors import Unavailable
-from server.observability.metrics import Metrics
+from lightwell.model.checkpoint.generation_defaults import SamplingDefaults
+from lightwell.model.config import ModelConfig
+from lightwell.model.network.cross_encoder import ScoreDefaults
+from lightwell.model.network.sentence_transformers import EmbeddingDefaults
+from lightwell.model.tokenization.chat_template import ChatTemplate
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.config.settings import Settings
+from lightwell.server.dispatch.admission import capture_limit
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.dispatch.lora_registry import LoraRegistry
+from lightwell.server.engine.messages.outputs import EngineInfo
+from lightwell.server.http.errors import Unavailable
+from lightwell.server.observability.metrics import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,23 +11,23 @@ from typing import Any
 
 from msgspec import structs
 
-from model.tokenization.chat_formats.parser import TaggedText
-from server.engine.messages.outputs import Array, TokenLogprobs
-from server.engine.messages.request import EngineRequest, GenerateTask
-from server.engine.messages.sampling_params import SamplingParams
-from server.generation.acceptance import current_request
-from server.generation.attention_rows import RowWriter, check_rows, row_writer
-from server.generation.choices import ChoiceText, Piece, Run
-from server.generation.interventions.reading import read_all_interventions
-from server.generation.prompts.prompt import Prompt
-from server.generation.request import TextRequest
-from server.generation.sampling import seed_of_choice
-from server.generation.served_model import ServedModel
-from server.generation.tasks import check_capture, count_rejection, counted_refusals, value_bytes
-from server.http.connection import BodyWriter
-from server.http.errors import ApiError, BadRequest, answer_too_large
-from server.http.sse import TokenEvent
-from server.http.turns import in_turns
+from lightwell.model.tokenization.chat_formats.parser import TaggedText
+from lightwell.server.engine.messages.outputs import Array, TokenLogprobs
+from lightwell.server.engine.messages.request import EngineRequest, GenerateTask
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.generation.acceptance import current_request
+from lightwell.server.generation.attention_rows import RowWriter, check_rows, row_writer
+from lightwell.server.generation.choices import ChoiceText, Piece, Run
+from lightwell.server.generation.interventions.reading import read_all_interventions
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.request import TextRequest
+from lightwell.server.generation.sampling import seed_of_choice
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import check_capture, count_rejection, counted_refusals, value_bytes
+from lightwell.server.http.connection import BodyWriter
+from lightwell.server.http.errors import ApiError, BadRequest, answer_too_large
+from lightwell.server.http.sse import TokenEvent
+from lightwell.server.http.turns import in_turns
 
 _LOGPROB_BYTES = 75
 """Bytes of one alternative of a token in an answer, approximately: its id, text, rank and number."""

@@ -5,12 +5,12 @@ same reasons that the routes give.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from model.config import ModelConfig
-from server.config.auth.keys import ApiKey
-from server.engine.messages.request import Part
-from server.generation.context import AppContext
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest
+from lightwell.model.config import ModelConfig
+from lightwell.server.config.auth.keys import ApiKey
+from lightwell.server.engine.messages.request import Part
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest
 
 CHATS: Mapping[str, str] = {
     **dict.fromkeys(("/v1/chat/completions", "/v1/messages", "/api/chat"), "messages"),

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from server.engine.messages.outputs import Array, TokenLogprobs
-from server.engine.messages.request import EngineRequest, Intervention, Task
-from server.generation.acceptance import current_request
-from server.generation.prompts.prompt import MAX_TOGETHER, Prompt
-from server.generation.served_model import ServedModel
-from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
+from lightwell.server.engine.messages.outputs import Array, TokenLogprobs
+from lightwell.server.engine.messages.request import EngineRequest, Intervention, Task
+from lightwell.server.generation.acceptance import current_request
+from lightwell.server.generation.prompts.prompt import MAX_TOGETHER, Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
 
 _TOKEN_BYTES = 26
 """Bytes of one token in an answer, approximately: its text, its id, its span in the input."""

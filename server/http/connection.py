@@ -12,9 +12,9 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from server.http.error_shapes import error_json
-from server.http.errors import ApiError, BadRequest
-from server.observability.access_log import request_id
+from lightwell.server.http.error_shapes import error_json
+from lightwell.server.http.errors import ApiError, BadRequest
+from lightwell.server.observability.access_log import request_id
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from server.http.connection import HttpProtocol
-from server.http.errors import ApiError, Unavailable
+from lightwell.server.http.connection import HttpProtocol
+from lightwell.server.http.errors import ApiError, Unavailable
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,18 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from server.http.error_shapes import error_response
-from server.http.errors import MAX_SHOWN_VALUE, ApiError, BadRequest, EngineError, NotFound, logger, note_error, shown
-from server.observability.access_log import RECORD_IN_SCOPE
+from lightwell.server.http.error_shapes import error_response
+from lightwell.server.http.errors import (
+    MAX_SHOWN_VALUE,
+    ApiError,
+    BadRequest,
+    EngineError,
+    NotFound,
+    logger,
+    note_error,
+    shown,
+)
+from lightwell.server.observability.access_log import RECORD_IN_SCOPE
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -30,7 +39,7 @@ def _branches() -> frozenset[str]:
     classes = [BaseModel]
     for each in classes:
         classes += each.__subclasses__()
-    own = (each.__name__ for each in classes if each.__module__.startswith("server.schemas"))
+    own = (each.__name__ for each in classes if each.__module__.startswith("lightwell.server.schemas"))
     return frozenset({"str", "int", "float", "bool", "none", *own})
 
 

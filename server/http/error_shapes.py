@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from server.http.errors import ApiError
+from lightwell.server.http.errors import ApiError
 
 Shape = Callable[[ApiError, str | None], dict[str, Any]]
 """Returns an error as an API has it, with the id of its request if that is known."""

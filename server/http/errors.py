@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 from starlette.types import Scope
 
-from server.observability.access_log import RECORD_IN_SCOPE
+from lightwell.server.observability.access_log import RECORD_IN_SCOPE
 
 logger = logging.getLogger(__name__)
 

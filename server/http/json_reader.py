@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from server.http.errors import BadRequest, PayloadTooLarge
+from lightwell.server.http.errors import BadRequest, PayloadTooLarge
 
 MAX_CONTAINERS = 1 << 14
 """Most lists and objects in a body: each is handled individually."""

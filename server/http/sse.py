@@ -15,10 +15,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from server.http.connection import BODY_WRITER, BodyWriter
-from server.http.error_shapes import error_json
-from server.http.errors import ApiError, EngineError, note_error
-from server.observability.access_log import CLIENT_CLOSED_REQUEST
+from lightwell.server.http.connection import BODY_WRITER, BodyWriter
+from lightwell.server.http.error_shapes import error_json
+from lightwell.server.http.errors import ApiError, EngineError, note_error
+from lightwell.server.observability.access_log import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger(__name__)
 

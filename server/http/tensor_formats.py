@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
-from server.engine.messages.outputs import Array
-from server.http.errors import BadRequest, NotAcceptable, shown
+from lightwell.server.engine.messages.outputs import Array
+from lightwell.server.http.errors import BadRequest, NotAcceptable, shown
 
 NumpyArray = np.ndarray[Any, np.dtype[Any]]
 Wire = Literal["json", "base64", "binary"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from server.http.tensor_formats import AnswerEntry, EncodingFormat, NumpyArray, object_pieces
+from lightwell.server.http.tensor_formats import AnswerEntry, EncodingFormat, NumpyArray, object_pieces
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from server.ipc.frames import Buffer, Frame, FrameDecoder, frame_parts
+from lightwell.server.ipc.frames import Buffer, Frame, FrameDecoder, frame_parts
 
 _PARTS_PER_CALL = 512  # sendmsg takes at most IOV_MAX (1024) parts
 

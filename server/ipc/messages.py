@@ -5,9 +5,16 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from server.engine.messages.outputs import Array, EngineInfo, EngineStats, PromptLogprobs, RequestOutput, StepOutput
-from server.engine.messages.request import EngineRequest
-from server.ipc.frames import Buffer
+from lightwell.server.engine.messages.outputs import (
+    Array,
+    EngineInfo,
+    EngineStats,
+    PromptLogprobs,
+    RequestOutput,
+    StepOutput,
+)
+from lightwell.server.engine.messages.request import EngineRequest
+from lightwell.server.ipc.frames import Buffer
 
 T = TypeVar("T")
 

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import httpx
 
+from lightwell.model.checkpoint.nearest import did_you_mean
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.config.settings import Settings, setting_names
+from lightwell.server.library.transports import AsyncLocalTransport, LocalTransport
+from lightwell.server.lifecycle.in_process import Application
 from lightwell_client import AsyncClient, ChatCompletion, Client, Completion, LightwellError
 from lightwell_client._calls import as_messages
 from lightwell_client._options import ChatOptions, GenerateOptions, TokenizeOptions
-from model.checkpoint.nearest import did_you_mean
-from model.tokenization.tokenizer import Tokenizer
-from server.config.settings import Settings, setting_names
-from server.library.transports import AsyncLocalTransport, LocalTransport
-from server.lifecycle.in_process import Application
 
 T = TypeVar("T")
 R = TypeVar("R", Completion, ChatCompletion)

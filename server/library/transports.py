@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from server.lifecycle.in_process import Application, Exchange, RequestHead
+from lightwell.server.lifecycle.in_process import Application, Exchange, RequestHead
 
 T = TypeVar("T")
 

@@ -16,31 +16,31 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from model.checkpoint import resolve as checkpoint
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.generation_defaults import SamplingDefaults, read_sampling_defaults
-from model.checkpoint.registry import read_config
-from model.network.cross_encoder import score_defaults
-from model.network.sentence_transformers import embedding_defaults
-from model.tokenization.chat_template import ChatTemplate, ChatTemplateError, read_template_option
-from model.tokenization.template_client import shared_client
-from model.tokenization.tokenizer import Tokenizer
-from server.config.auth.keys import KeyFileError, Keyring
-from server.config.settings import Settings, SettingsError
-from server.config.size_checks import check_sizes
-from server.dispatch.engine_client import EngineClient
-from server.generation.served_model import ModelFiles, ServedModel
-from server.http.error_handlers import install_error_handlers
-from server.http.security_headers import BrowserHeaders
-from server.lifecycle import processes
-from server.lifecycle.greeting import Greeting
-from server.observability.access_log import RequestLog
-from server.observability.logs import configure_logging
-from server.observability.metrics import Metrics, of_adapters, of_caches, of_engine, of_keys
-from server.observability.otel import Tracing, is_wanted
-from server.observability.version import lightwell_version
-from server.worker.engine_worker import ENGINE_FACTORY
-from server.worker.model_fingerprint import fingerprint
+from lightwell.model.checkpoint import resolve as checkpoint
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.generation_defaults import SamplingDefaults, read_sampling_defaults
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.network.cross_encoder import score_defaults
+from lightwell.model.network.sentence_transformers import embedding_defaults
+from lightwell.model.tokenization.chat_template import ChatTemplate, ChatTemplateError, read_template_option
+from lightwell.model.tokenization.template_client import shared_client
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.config.auth.keys import KeyFileError, Keyring
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.config.size_checks import check_sizes
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.generation.served_model import ModelFiles, ServedModel
+from lightwell.server.http.error_handlers import install_error_handlers
+from lightwell.server.http.security_headers import BrowserHeaders
+from lightwell.server.lifecycle import processes
+from lightwell.server.lifecycle.greeting import Greeting
+from lightwell.server.observability.access_log import RequestLog
+from lightwell.server.observability.logs import configure_logging
+from lightwell.server.observability.metrics import Metrics, of_adapters, of_caches, of_engine, of_keys
+from lightwell.server.observability.otel import Tracing, is_wanted
+from lightwell.server.observability.version import lightwell_version
+from lightwell.server.worker.engine_worker import ENGINE_FACTORY
+from lightwell.server.worker.model_fingerprint import fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +101,8 @@ def create_app(
 ) -> ASGIApp:
     """Make the application with every route, in plain ASGI wrappers, so that `receive` is the server's own."""
     # Imported here: building the routes takes half a second, while the workers are starting.
-    from server.dialects import build_routes
-    from server.generation.context import AppContext
+    from lightwell.server.dialects import build_routes
+    from lightwell.server.generation.context import AppContext
 
     metrics.watch(lambda: of_engine(client.stats(), client.counts, client.worker_numbers()))
     metrics.watch(lambda: of_caches([worker.info for worker in client.workers if worker.info is not None]))

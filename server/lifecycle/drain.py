@@ -14,9 +14,9 @@ from types import FrameType
 
 import uvicorn
 
-from server.dispatch.debug_report import admission_state
-from server.dispatch.engine_client import EngineClient
-from server.http.errors import Unavailable
+from lightwell.server.dispatch.debug_report import admission_state
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.http.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 

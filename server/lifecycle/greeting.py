@@ -7,14 +7,14 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from model.analysis.census import take_census
-from model.config import ModelConfig
-from server.config.memory_estimate import kv_bytes_per_token
-from server.config.settings import Settings
-from server.dispatch.worker_state import WorkerState
-from server.engine.messages.outputs import EngineInfo
-from server.observability.logs import is_terminal
-from server.observability.version import lightwell_version
+from lightwell.model.analysis.census import take_census
+from lightwell.model.config import ModelConfig
+from lightwell.server.config.memory_estimate import kv_bytes_per_token
+from lightwell.server.config.settings import Settings
+from lightwell.server.dispatch.worker_state import WorkerState
+from lightwell.server.engine.messages.outputs import EngineInfo
+from lightwell.server.observability.logs import is_terminal
+from lightwell.server.observability.version import lightwell_version
 
 _INTERVAL = 0.1
 """Seconds between two checks of the workers."""

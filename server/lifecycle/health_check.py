@@ -20,7 +20,7 @@ def serve_arguments(proc: Path = Path("/proc")) -> list[str]:
         except OSError:  # it has ended
             continue
         for i, word in enumerate(words[1:], 1):
-            if word == "serve" and Path(words[i - 1]).name in ("lightwell", "server"):
+            if word == "serve" and Path(words[i - 1]).name == "lightwell":
                 return words[i + 1 :]
     return []
 

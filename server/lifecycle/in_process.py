@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 from starlette.types import ASGIApp, Message
 
-from server.config.auth.keys import Keyring
-from server.config.settings import Settings, SettingsError
-from server.dispatch.engine_client import EngineClient
-from server.generation.served_model import ModelFiles
-from server.lifecycle.app import create_app, load_model_files
-from server.lifecycle.worker_process import set_spin_count, weight_bytes
-from server.observability.metrics import Metrics
-from server.worker.engine_thread import EngineThread
+from lightwell.server.config.auth.keys import Keyring
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.generation.served_model import ModelFiles
+from lightwell.server.lifecycle.app import create_app, load_model_files
+from lightwell.server.lifecycle.worker_process import set_spin_count, weight_bytes
+from lightwell.server.observability.metrics import Metrics
+from lightwell.server.worker.engine_thread import EngineThread
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 import litserve as ls
 from litserve.loops import LitLoop, inference_worker
 
-from server.lifecycle import worker_process
+from lightwell.server.lifecycle import worker_process
 
 
 class Worker(Protocol):

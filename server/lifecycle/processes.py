@@ -19,19 +19,19 @@ from dataclasses import replace
 import uvicorn
 from starlette.types import ASGIApp
 
-from server.config.devices import Places, as_text, places
-from server.config.settings import Settings, SettingsError
-from server.dispatch.engine_client import EngineClient
-from server.engine.config import EngineConfig
-from server.engine.memory.allocation_limit import free_host_memory, freeze_garbage, keep_little_memory
-from server.engine.memory.mapped_libraries import let_go_of_libraries
-from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionLimits, OnEnd, http_protocol
-from server.lifecycle.drain import DrainServer
-from server.lifecycle.litserve_adapter import WorkerLauncher
-from server.lifecycle.supervisor import Process, Supervisor
-from server.lifecycle.worker_process import STOP_SIGNALS, prepare_environment, weight_bytes
-from server.worker.engine_worker import ENGINE_FACTORY, EngineWorker
-from server.worker.model_fingerprint import Fingerprint, difference
+from lightwell.server.config.devices import Places, as_text, places
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.memory.allocation_limit import free_host_memory, freeze_garbage, keep_little_memory
+from lightwell.server.engine.memory.mapped_libraries import let_go_of_libraries
+from lightwell.server.http.connection_limits import SPARE_CONNECTIONS, ConnectionLimits, OnEnd, http_protocol
+from lightwell.server.lifecycle.drain import DrainServer
+from lightwell.server.lifecycle.litserve_adapter import WorkerLauncher
+from lightwell.server.lifecycle.supervisor import Process, Supervisor
+from lightwell.server.lifecycle.worker_process import STOP_SIGNALS, prepare_environment, weight_bytes
+from lightwell.server.worker.engine_worker import ENGINE_FACTORY, EngineWorker
+from lightwell.server.worker.model_fingerprint import Fingerprint, difference
 
 logger = logging.getLogger(__name__)
 

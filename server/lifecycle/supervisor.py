@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from server.dispatch.engine_client import EngineClient
+from lightwell.server.dispatch.engine_client import EngineClient
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from pathlib import Path
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the server. A terminal or a service manager sends them to all of its processes at once."""
 
-_IMPORTS = ("server.lifecycle.litserve_adapter", "torch", "server.engine.engine")
-"""The modules that take longest to import. A thread of `lightwell_command` loads torch's library meanwhile."""
+_IMPORTS = ("lightwell.server.lifecycle.litserve_adapter", "torch", "lightwell.server.engine.engine")
+"""The modules that take longest to import. A thread of `lightwell.command` loads torch's library meanwhile."""
 _LARGE = 64 << 20
 """Bytes of weights that fit no cache."""
 

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.config.auth.quotas import KeyUse
-from server.engine.messages.outputs import Timing
+from lightwell.server.config.auth.quotas import KeyUse
+from lightwell.server.engine.messages.outputs import Timing
 
 logger = logging.getLogger(__name__)
 

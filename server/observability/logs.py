@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TextIO
 
-from server.observability.access_log import current_record
+from lightwell.server.observability.access_log import current_record
 
 _MAX_WAITING_CHARACTERS = 4 << 20
 """Most characters of lines that stderr has not taken yet."""
@@ -70,7 +70,7 @@ class _Formatter(logging.Formatter):
 
 def as_json(level: str, message: str) -> str:
     """Return the line of an event that does not go through logging."""
-    record = logging.LogRecord("server", logging.getLevelNamesMapping()[level.upper()], "", 0, message, None, None)
+    record = logging.LogRecord("lightwell", logging.getLevelNamesMapping()[level.upper()], "", 0, message, None, None)
     return JsonFormatter("api").format(record)
 
 

@@ -14,12 +14,12 @@ from prometheus_client import CollectorRegistry, Counter, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 
-from server.config.auth.keys import Keyring
-from server.engine.messages.outputs import EngineInfo, EngineStats, Timing
-from server.observability.access_log import RequestRecord, current_record
-from server.observability.collectors import PREFIX, Histogram, ReadAtScrape, Shown, counter, gauge
-from server.observability.logs import num_dropped_lines
-from server.observability.version import versions
+from lightwell.server.config.auth.keys import Keyring
+from lightwell.server.engine.messages.outputs import EngineInfo, EngineStats, Timing
+from lightwell.server.observability.access_log import RequestRecord, current_record
+from lightwell.server.observability.collectors import PREFIX, Histogram, ReadAtScrape, Shown, counter, gauge
+from lightwell.server.observability.logs import num_dropped_lines
+from lightwell.server.observability.version import versions
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from server.config.setting_types import url
-from server.config.settings import SettingsError
-from server.engine.messages.outputs import Timing
-from server.observability.access_log import RequestRecord
-from server.observability.version import lightwell_version
+from lightwell.server.config.setting_types import url
+from lightwell.server.config.settings import SettingsError
+from lightwell.server.engine.messages.outputs import Timing
+from lightwell.server.observability.access_log import RequestRecord
+from lightwell.server.observability.version import lightwell_version
 
 logger = logging.getLogger(__name__)
 

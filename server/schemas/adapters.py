@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from server.schemas.base import RequestModel, Text
-from server.schemas.known_fields import Ignored
+from lightwell.server.schemas.base import RequestModel, Text
+from lightwell.server.schemas.known_fields import Ignored
 
 _IGNORED: Ignored = {"lora_int_id": "adapters are known by their names"}
 

@@ -19,9 +19,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 
-from server.config.auth.quotas import PRIORITIES
-from server.http.json_reader import MAX_TEXTS, Integers
-from server.schemas.known_fields import Ignored, RefusedFields
+from lightwell.server.config.auth.quotas import PRIORITIES
+from lightwell.server.http.json_reader import MAX_TEXTS, Integers
+from lightwell.server.schemas.known_fields import Ignored, RefusedFields
 
 _GROUP = 16
 """Entries of an object that are checked at once."""

@@ -2,9 +2,9 @@
 
 from pydantic import Field, model_validator
 
-from server.schemas.chat_messages import Messages
-from server.schemas.chat_templates import PromptEndFields
-from server.schemas.tools import ToolFields
+from lightwell.server.schemas.chat_messages import Messages
+from lightwell.server.schemas.chat_templates import PromptEndFields
+from lightwell.server.schemas.tools import ToolFields
 
 
 class ChatFields(PromptEndFields, ToolFields):

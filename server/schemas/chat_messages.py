@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, model_validator
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
-from server.http.errors import shown
-from server.schemas.base import RequestModel, Text, check_equal, wrong
-from server.schemas.known_fields import IGNORED_IN_MESSAGES, REFUSED_IN_MESSAGES
+from lightwell.server.http.errors import shown
+from lightwell.server.schemas.base import RequestModel, Text, check_equal, wrong
+from lightwell.server.schemas.known_fields import IGNORED_IN_MESSAGES, REFUSED_IN_MESSAGES
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 256

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from server.http.errors import shown
-from server.schemas.base import RequestModel, Text, in_groups, wrong
-from server.schemas.chat_messages import ChatMessage
+from lightwell.server.http.errors import shown
+from lightwell.server.schemas.base import RequestModel, Text, in_groups, wrong
+from lightwell.server.schemas.chat_messages import ChatMessage
 
 MAX_TEMPLATE_ARGUMENTS = 32
 

@@ -4,8 +4,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from server.engine.messages.request import Pooling
-from server.schemas.base import (
+from lightwell.server.engine.messages.request import Pooling
+from lightwell.server.schemas.base import (
     TRUNCATE_PROMPT_TOKENS,
     AnswerModel,
     ListAnswer,
@@ -16,7 +16,7 @@ from server.schemas.base import (
     Text,
     Usage,
 )
-from server.schemas.known_fields import IGNORED_BY_EMBEDDINGS, REFUSED_BY_EMBEDDINGS, Refused, RefusedFields
+from lightwell.server.schemas.known_fields import IGNORED_BY_EMBEDDINGS, REFUSED_BY_EMBEDDINGS, Refused, RefusedFields
 
 
 class EmbeddingRequest(RunFields):

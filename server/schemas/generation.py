@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import (
+from lightwell.server.schemas.base import (
     TRUNCATE_PROMPT_TOKENS,
     AnswerModel,
     PromptInput,
@@ -14,18 +14,18 @@ from server.schemas.base import (
     check_equal,
     wrong,
 )
-from server.schemas.chat_fields import ChatFields
-from server.schemas.judgements.reasons import ExplainField, Reasons
-from server.schemas.known_fields import (
+from lightwell.server.schemas.chat_fields import ChatFields
+from lightwell.server.schemas.judgements.reasons import ExplainField, Reasons
+from lightwell.server.schemas.known_fields import (
     IGNORED_BY_CHAT,
     IGNORED_BY_COMPLETIONS,
     IGNORED_IN_STREAM_OPTIONS,
     REFUSED_BY_CHAT,
     REFUSED_BY_COMPLETIONS,
 )
-from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
-from server.schemas.structured_outputs import CanConstrain
-from server.schemas.thinking import EFFORT, Effort, ThinkingFields
+from lightwell.server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
+from lightwell.server.schemas.structured_outputs import CanConstrain
+from lightwell.server.schemas.thinking import EFFORT, Effort, ThinkingFields
 
 MAX_CHOICES = 128
 

@@ -7,12 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, PromptTokens, RequestModel, RunFields, Text, Texts
-from server.schemas.embeddings import TeiCut, TeiInputFields
-from server.schemas.generation import definition_of
-from server.schemas.known_fields import REFUSED_BY_GENERATION, Refused, RefusedFields
-from server.schemas.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS, MAX_TOKENS, StopString
-from server.schemas.structured_outputs import Schema
+from lightwell.server.schemas.base import AnswerModel, PromptTokens, RequestModel, RunFields, Text, Texts
+from lightwell.server.schemas.embeddings import TeiCut, TeiInputFields
+from lightwell.server.schemas.generation import definition_of
+from lightwell.server.schemas.known_fields import REFUSED_BY_GENERATION, Refused, RefusedFields
+from lightwell.server.schemas.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS, MAX_TOKENS, StopString
+from lightwell.server.schemas.structured_outputs import Schema
 
 
 class EmbedRequest(TeiInputFields):

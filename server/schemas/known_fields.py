@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from server.schemas.base import (
+from lightwell.server.schemas.base import (
     MAX_PROMPTS,
     AnswerModel,
     ModelField,
@@ -20,12 +20,18 @@ from server.schemas.base import (
     encodable,
     wrong,
 )
-from server.schemas.chat_messages import MAX_MESSAGES
-from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
-from server.schemas.generation import definition_of
-from server.schemas.inspect.interventions import CanIntervene
-from server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields
-from server.schemas.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS, MAX_TOKENS, GenerationAttention, StopString
+from lightwell.server.schemas.chat_messages import MAX_MESSAGES
+from lightwell.server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from lightwell.server.schemas.generation import definition_of
+from lightwell.server.schemas.inspect.interventions import CanIntervene
+from lightwell.server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields
+from lightwell.server.schemas.sampling import (
+    MAX_LOGPROBS,
+    MAX_STOP_STRINGS,
+    MAX_TOKENS,
+    GenerationAttention,
+    StopString,
+)
 
 MAX_TOOLS = 128
 MAX_CALL_VALUES = 5000

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from server.schemas.base import RunFields, TokenId, encodable, in_groups
-from server.schemas.inspect.attention import AttentionFields
-from server.schemas.inspect.interventions import CanIntervene
+from lightwell.server.schemas.base import RunFields, TokenId, encodable, in_groups
+from lightwell.server.schemas.inspect.attention import AttentionFields
+from lightwell.server.schemas.inspect.interventions import CanIntervene
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKEN_IDS = 128

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from server.http.errors import shown
-from server.schemas.base import RequestModel, Text, check_equal, wrong
-from server.schemas.known_fields import (
+from lightwell.server.http.errors import shown
+from lightwell.server.schemas.base import RequestModel, Text, check_equal, wrong
+from lightwell.server.schemas.known_fields import (
     IGNORED_IN_RESPONSE_FORMAT,
     IGNORED_IN_STRUCTURED_OUTPUTS,
     REFUSED_IN_STRUCTURED_OUTPUTS,

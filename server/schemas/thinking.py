@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import RequestModel, check_equal
-from server.schemas.sampling import MAX_TOKENS
+from lightwell.server.schemas.base import RequestModel, check_equal
+from lightwell.server.schemas.sampling import MAX_TOKENS
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORT_BUDGETS = {"none": 0, "minimal": 512, "low": 512, "medium": 2048}

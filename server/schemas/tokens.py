@@ -2,11 +2,11 @@
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import AnswerModel, ModelField, Text, TokenIds, wrong
-from server.schemas.chat_messages import Messages
-from server.schemas.chat_templates import PromptEndFields
-from server.schemas.known_fields import IGNORED_BY_TOKENIZE, REFUSED_BY_TOKENIZE
-from server.schemas.tools import TOOLS, Tools, check_names
+from lightwell.server.schemas.base import AnswerModel, ModelField, Text, TokenIds, wrong
+from lightwell.server.schemas.chat_messages import Messages
+from lightwell.server.schemas.chat_templates import PromptEndFields
+from lightwell.server.schemas.known_fields import IGNORED_BY_TOKENIZE, REFUSED_BY_TOKENIZE
+from lightwell.server.schemas.tools import TOOLS, Tools, check_names
 
 
 class TokenizeRequest(PromptEndFields, ModelField):

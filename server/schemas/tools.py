@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from server.http.errors import shown
-from server.schemas.base import RequestModel, Text, encodable, wrong
-from server.schemas.known_fields import IGNORED_IN_TOOLS
+from lightwell.server.http.errors import shown
+from lightwell.server.schemas.base import RequestModel, Text, encodable, wrong
+from lightwell.server.schemas.known_fields import IGNORED_IN_TOOLS
 
 MAX_TOOLS = 128
 MAX_SCHEMA_DEPTH = 32

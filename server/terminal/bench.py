@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from server.terminal.command_errors import CommandError
-from server.terminal.connection import Connection
+from lightwell.server.terminal.command_errors import CommandError
+from lightwell.server.terminal.connection import Connection
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _PROMPT = ("once", "upon", "a", "time", "there", "was")

@@ -10,9 +10,9 @@ from rich.live import Live
 from rich.markdown import Markdown
 from rich.text import Text
 
-from model.checkpoint.nearest import did_you_mean
-from server.terminal.command_errors import CommandError
-from server.terminal.connection import Connection
+from lightwell.model.checkpoint.nearest import did_you_mean
+from lightwell.server.terminal.command_errors import CommandError
+from lightwell.server.terminal.connection import Connection
 
 _HELP = {
     "/system": "[TEXT] sets the system prompt and starts the conversation again",

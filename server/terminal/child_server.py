@@ -11,9 +11,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
-from server.config.setting_names import variable_name
-from server.terminal.command_errors import CommandError
-from server.terminal.connection import Connection
+from lightwell.server.config.setting_names import variable_name
+from lightwell.server.terminal.command_errors import CommandError
+from lightwell.server.terminal.connection import Connection
 
 _NOT_INHERITED = ("api_key", "api_key_file", "config", "root_path", "log_format")
 """Settings for other servers: their variables are not inherited."""
@@ -25,7 +25,7 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 if os.getppid() != {parent}:
     sys.exit(1)
-from lightwell_command import main
+from lightwell.command import main
 sys.exit(main())
 """
 """The server's program. On Linux the kernel sends it SIGTERM when the command ends, however that ends."""

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
-from server.config.command_line import Parser, add_flags
-from server.config.setting_names import flag_name
-from server.config.settings import Settings
-from server.terminal.command_errors import UsageError
+from lightwell.server.config.command_line import Parser, add_flags
+from lightwell.server.config.setting_names import flag_name
+from lightwell.server.config.settings import Settings
+from lightwell.server.terminal.command_errors import UsageError
 
 if TYPE_CHECKING:
-    from server.terminal.chat import Conversation
+    from lightwell.server.terminal.chat import Conversation
 
 _MODEL_HELP = "model folder, GGUF file, or a hub id such as org/name, as `lightwell serve` takes it"
 _OF_THE_HUB = ("gguf_file", "revision")
@@ -81,9 +81,9 @@ def _conversation(arguments: argparse.Namespace) -> Iterator["Conversation"]:
     """Yield a conversation with the server of --url, or with a server of this command."""
     from rich.console import Console
 
-    from server.terminal.chat import Conversation
-    from server.terminal.child_server import child_server
-    from server.terminal.connection import Connection
+    from lightwell.server.terminal.chat import Conversation
+    from lightwell.server.terminal.child_server import child_server
+    from lightwell.server.terminal.connection import Connection
 
     flags = {name: cast("str | None", getattr(arguments, name)) for name in _OF_THE_MODEL}
     Settings.from_sources({name: value for name, value in flags.items() if value is not None}, {})  # checks the values
@@ -101,7 +101,7 @@ def _conversation(arguments: argparse.Namespace) -> Iterator["Conversation"]:
 def _chat(arguments: argparse.Namespace) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("`lightwell chat` needs a terminal; `lightwell run` reads standard input")
-    from server.terminal.chat import converse
+    from lightwell.server.terminal.chat import converse
 
     with _conversation(arguments) as conversation:
         converse(conversation)
@@ -113,28 +113,28 @@ def _run(arguments: argparse.Namespace) -> None:
         prompt = f"{prompt}\n\n{sys.stdin.read()}".strip()
     if not prompt:
         raise UsageError("no prompt is given; an argument or text on standard input is accepted")
-    from server.terminal.chat import print_answer
+    from lightwell.server.terminal.chat import print_answer
 
     with _conversation(arguments) as conversation, contextlib.closing(conversation.answer(prompt)) as pieces:
         print_answer(pieces)
 
 
 def _pull(arguments: argparse.Namespace) -> str:
-    from model.checkpoint.resolve import resolve
+    from lightwell.model.checkpoint.resolve import resolve
 
     return str(resolve(arguments.model, arguments.gguf_file, arguments.revision))
 
 
 def _list(arguments: argparse.Namespace) -> str:
-    from server.terminal import models
+    from lightwell.server.terminal import models
 
     found = models.local_models()
     return json.dumps(found, indent=2) if arguments.json else models.as_table(found)
 
 
 def _bench(arguments: argparse.Namespace) -> str:
-    from server.terminal import bench
-    from server.terminal.connection import Connection
+    from lightwell.server.terminal import bench
+    from lightwell.server.terminal.connection import Connection
 
     connection = Connection(arguments.url, arguments.api_key)
     model = arguments.model or connection.model()

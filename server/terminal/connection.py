@@ -9,7 +9,7 @@ from typing import Any
 from urllib import error, request
 from urllib.parse import urlsplit
 
-from server.terminal.command_errors import CommandError, UsageError
+from lightwell.server.terminal.command_errors import CommandError, UsageError
 
 _TIMEOUT = 600.0
 """Seconds without a byte of the answer."""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.resolve import BUILT_IN, resolve, root_of
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.resolve import BUILT_IN, resolve, root_of
 
 
 def local_models() -> list[dict[str, Any]]:

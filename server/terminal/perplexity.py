@@ -9,10 +9,10 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from model.checkpoint.files import read_text
-from model.checkpoint.folder import ModelLoadError
-from server.config.settings import Settings
-from server.library.llm import LLM
+from lightwell.model.checkpoint.files import read_text
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.server.config.settings import Settings
+from lightwell.server.library.llm import LLM
 
 WINDOW = 512
 """Largest number of tokens in one pass; each token but the last predicts the next one."""

@@ -5,14 +5,14 @@ import threading
 from concurrent.futures import Future
 from functools import partial
 
-from server.engine.config import EngineConfig
-from server.engine.memory.allocation_limit import give_back_memory
-from server.ipc import messages
-from server.ipc.link import WorkerLink
-from server.worker.engine_worker import load_engine, report_loading
-from server.worker.loop import run_engine
-from server.worker.model_fingerprint import Fingerprint
-from server.worker.progress_reports import report_progress
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.memory.allocation_limit import give_back_memory
+from lightwell.server.ipc import messages
+from lightwell.server.ipc.link import WorkerLink
+from lightwell.server.worker.engine_worker import load_engine, report_loading
+from lightwell.server.worker.loop import run_engine
+from lightwell.server.worker.model_fingerprint import Fingerprint
+from lightwell.server.worker.progress_reports import report_progress
 
 
 class EngineThread(threading.Thread):

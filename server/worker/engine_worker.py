@@ -15,24 +15,24 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, cast
 
-from server.config.devices import bind_to_cores
-from server.engine.config import EngineConfig
-from server.engine.memory.allocation_limit import freeze_garbage, limit_memory
-from server.engine.memory.mapped_libraries import let_go_of_libraries
-from server.ipc import messages
-from server.ipc.link import WorkerLink, is_listened_to
-from server.ipc.stack_dumps import stacks_file, write_stacks_on_signal
-from server.observability.logs import configure_logging
-from server.worker.loop import run_engine
-from server.worker.model_fingerprint import Fingerprint, difference
-from server.worker.progress_reports import report_progress
+from lightwell.server.config.devices import bind_to_cores
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.memory.allocation_limit import freeze_garbage, limit_memory
+from lightwell.server.engine.memory.mapped_libraries import let_go_of_libraries
+from lightwell.server.ipc import messages
+from lightwell.server.ipc.link import WorkerLink, is_listened_to
+from lightwell.server.ipc.stack_dumps import stacks_file, write_stacks_on_signal
+from lightwell.server.observability.logs import configure_logging
+from lightwell.server.worker.loop import run_engine
+from lightwell.server.worker.model_fingerprint import Fingerprint, difference
+from lightwell.server.worker.progress_reports import report_progress
 
 if TYPE_CHECKING:
-    from server.engine.engine import Engine
+    from lightwell.server.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
-ENGINE_FACTORY = "server.engine.engine:Engine.from_folder"
+ENGINE_FACTORY = "lightwell.server.engine.engine:Engine.from_folder"
 """How the engine is made, as "module:attribute.path" of a callable (EngineConfig, progress) -> engine."""
 
 

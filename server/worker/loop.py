@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from server.engine.memory.allocation_limit import give_back_memory
-from server.engine.messages.outputs import RequestOutput, StepOutput, failure_of, raise_exit
-from server.engine.messages.request import EngineRequest
-from server.ipc import messages
-from server.ipc.link import WorkerLink
+from lightwell.server.engine.memory.allocation_limit import give_back_memory
+from lightwell.server.engine.messages.outputs import RequestOutput, StepOutput, failure_of, raise_exit
+from lightwell.server.engine.messages.request import EngineRequest
+from lightwell.server.ipc import messages
+from lightwell.server.ipc.link import WorkerLink
 
 if TYPE_CHECKING:  # the API process imports this module, and no torch
-    from server.engine.engine import Engine
+    from lightwell.server.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import contextlib
 import threading
 import time
 
-from model.kernels.library import progress
-from server.ipc import messages
-from server.ipc.link import WorkerLink
+from lightwell.model.kernels.library import progress
+from lightwell.server.ipc import messages
+from lightwell.server.ipc.link import WorkerLink
 
 REPORT_INTERVAL = 0.5
 """Seconds between two reports."""

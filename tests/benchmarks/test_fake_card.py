@@ -38,7 +38,7 @@ def test_a_launch_too_many_and_a_copy_that_waits_are_found() -> None:
     code = """
 import sys
 from benchmarks.gpu import fake_card
-from model.network import triton_step
+from lightwell.model.network import triton_step
 gated = triton_step.gated
 def slower(up, activation):
     up = (up * 1)[: int(up.sum().item() * 0) + len(up)]

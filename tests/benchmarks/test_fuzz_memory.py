@@ -13,7 +13,7 @@ import torch
 from benchmarks.fuzz import memory
 from benchmarks.fuzz.checkpoints import Sources, read_and_run
 from benchmarks.fuzz.kernels import CASES, run_kernel
-from model.kernels import library
+from lightwell.model.kernels import library
 
 
 @pytest.fixture(scope="module")

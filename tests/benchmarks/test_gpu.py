@@ -29,11 +29,11 @@ from benchmarks.gpu.networks import (
 )
 from benchmarks.gpu.plan import Crowd, Plan
 from benchmarks.gpu.report import Machine, Results, keep_other_part, table
-from model.kernels.choice import KernelConfig
-from model.kernels.cuda import paged_attention
-from model.layers import triton_attention
-from model.layers.linear import Linear
-from server.engine.execution import cuda_graphs
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.cuda import paged_attention
+from lightwell.model.layers import triton_attention
+from lightwell.model.layers.linear import Linear
+from lightwell.server.engine.execution import cuda_graphs
 from tests.support.interpreted_product import multiply_in_one_order
 
 CPU = torch.device("cpu")

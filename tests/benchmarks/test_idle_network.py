@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
 from benchmarks.gpu import idle_network
-from server.engine.execution.cuda_graphs import StepGraphs
-from server.engine.execution.run_ahead import RunAhead
+from lightwell.server.engine.execution.cuda_graphs import StepGraphs
+from lightwell.server.engine.execution.run_ahead import RunAhead
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 0.8, "top_p": 0.9}])

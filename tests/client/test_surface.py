@@ -13,26 +13,26 @@ import pytest
 from pydantic import BaseModel
 
 import lightwell_client
+from lightwell.server.dialects.inspect.contributions import ContributionsRequest
+from lightwell.server.dialects.inspect.correlations import CorrelationsRequest
+from lightwell.server.dialects.inspect.explain import ExplainRequest
+from lightwell.server.dialects.inspect.heads import HeadsRequest
+from lightwell.server.dialects.inspect.lens import LensRequest
+from lightwell.server.dialects.inspect.next_token import NextRequest
+from lightwell.server.dialects.inspect.rollout import RolloutRequest
+from lightwell.server.dialects.inspect.trajectory import TrajectoryRequest
+from lightwell.server.dialects.inspect.weight_slices import WeightsQuery
+from lightwell.server.dialects.inspect.weights import CircuitsRequest, GeometryQuery
+from lightwell.server.schemas.embeddings import EmbeddingRequest
+from lightwell.server.schemas.generation import ChatCompletionRequest, CompletionRequest
+from lightwell.server.schemas.inspect.attention import AttentionRequest
+from lightwell.server.schemas.inspect.trace import TraceRequest
+from lightwell.server.schemas.judgements.classifying import ClassifyRequest
+from lightwell.server.schemas.judgements.decisions import DecisionsRequest
+from lightwell.server.schemas.judgements.reranking import RerankRequest
+from lightwell.server.schemas.judgements.scoring import ScoreRequest
+from lightwell.server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from lightwell_client import AsyncClient, AsyncStream, Client, Stream
-from server.dialects.inspect.contributions import ContributionsRequest
-from server.dialects.inspect.correlations import CorrelationsRequest
-from server.dialects.inspect.explain import ExplainRequest
-from server.dialects.inspect.heads import HeadsRequest
-from server.dialects.inspect.lens import LensRequest
-from server.dialects.inspect.next_token import NextRequest
-from server.dialects.inspect.rollout import RolloutRequest
-from server.dialects.inspect.trajectory import TrajectoryRequest
-from server.dialects.inspect.weight_slices import WeightsQuery
-from server.dialects.inspect.weights import CircuitsRequest, GeometryQuery
-from server.schemas.embeddings import EmbeddingRequest
-from server.schemas.generation import ChatCompletionRequest, CompletionRequest
-from server.schemas.inspect.attention import AttentionRequest
-from server.schemas.inspect.trace import TraceRequest
-from server.schemas.judgements.classifying import ClassifyRequest
-from server.schemas.judgements.decisions import DecisionsRequest
-from server.schemas.judgements.reranking import RerankRequest
-from server.schemas.judgements.scoring import ScoreRequest
-from server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 
 PYTHON_CLIENT = Path(__file__).parents[2] / "clients" / "python"
 ASYNC_NAMES = {
@@ -146,7 +146,7 @@ def run(code: str) -> str:
 
 
 def test_importing_the_client_loads_no_arrays_and_no_server() -> None:
-    heavy = {"numpy", "torch", "matplotlib", "safetensors", "server", "model", "fastapi"}
+    heavy = {"numpy", "torch", "matplotlib", "safetensors", "lightwell", "fastapi"}
     loaded = run("import lightwell_client, sys; print(*{name.partition('.')[0] for name in sys.modules})")
     assert not heavy & set(loaded.split())
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import points_of, stack_config, stacks, version_4_names
+from lightwell.server.generation.interventions.trace_plan import choose_points
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.schemas.inspect.trace import TraceRequest
 from lightwell_client import TraceResult
 from lightwell_client._trace import TRACE
 from lightwell_client._wire import Answer
-from model.config import ModelConfig
-from model.hooks.point_names import points_of, stack_config, stacks, version_4_names
-from server.generation.interventions.trace_plan import choose_points
-from server.http.errors import BadRequest
-from server.schemas.inspect.trace import TraceRequest
 from tests.client.answers import as_json, fields_of
 from tests.server.serving import tiny_config
 

@@ -25,7 +25,7 @@ from tests.support.processes import ROOT, free_port
 
 SCRIPT = ROOT / "deploy" / "install.py"
 PYTHON = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-OURS = ("lightwell", "lightwell-smollm2")
+OURS = ("lightwell", "lightwell-client", "lightwell-smollm2")
 
 no_gpu = pytest.mark.skipif(
     sys.platform != "linux" or os.path.exists("/dev/nvidiactl"), reason="torch's CPU build is for Linux without a GPU"

@@ -14,7 +14,7 @@ pytest.importorskip("kubernetes_validate", reason="Schemas of Kubernetes are not
 import kubernetes_validate
 
 from deploy.kubernetes.render import BANNER, COMPONENTS, PLAIN
-from server.config.settings import Settings, setting_names
+from lightwell.server.config.settings import Settings, setting_names
 from tests.deploy.rendered import FOLDER, ROOT, VALUES, container, documents, pod, texts, variables
 from tests.readme import metrics_table
 

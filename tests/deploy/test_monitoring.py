@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from deploy.grafana import build
-from server.config.auth.keys import hash_of
+from lightwell.server.config.auth.keys import hash_of
 from tests.readme import metrics_table
 from tests.server.running import wait_for
 from tests.support.processes import LOOPBACK, Server, free_port, running, serve, worker_pid

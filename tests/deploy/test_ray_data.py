@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from server.library.llm import LLM
+from lightwell.server.library.llm import LLM
 from tests.source_tree import ROOT
 
 pytest.importorskip("ray", reason="Ray is not installed (the extra nightly)")

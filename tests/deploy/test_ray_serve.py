@@ -26,7 +26,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, on import
     from deploy.ray.app import build, read_flags, read_scale
     from deploy.ray.gather import merge
-from server.config.settings import SettingsError, setting_names
+from lightwell.server.config.settings import SettingsError, setting_names
 from tests.deploy.ray_cluster import PATIENCE, PAUSE, PROMPT, ROOT, RUNNING, RayCluster, process_parents
 
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings
@@ -85,7 +85,7 @@ def check_that_load_brings_a_replica(cluster: RayCluster) -> None:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[RunningServer]:
-    with running_server("serve", "--threads=1", module="server") as server:
+    with running_server("serve", "--threads=1", module="lightwell") as server:
         server.wait_ready()
         server.http.timeout = httpx.Timeout(PATIENCE)
         yield server

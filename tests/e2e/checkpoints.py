@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.registry import read_config
 from tests.support.shared import once
 from tests.tiny import make_variant
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from model.checkpoint.generation_defaults import read_sampling_defaults
+from lightwell.model.checkpoint.generation_defaults import read_sampling_defaults
 from tests import tiny
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import site

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from model.checkpoint.folder import PACKAGED
+from lightwell.model.checkpoint.folder import PACKAGED
 from tests.server.fake_client import INFO
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import site

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from lightwell.server.config.auth.keys import key_entry
 from lightwell_client import BadRequest, Client, NotFound
-from server.config.auth.keys import key_entry
 from tests import tiny
 from tests.support.processes import Server, serve
 from tests.support.wire import samples

@@ -22,9 +22,9 @@ import torch
 import transformers
 from safetensors.numpy import load
 
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.e2e.checkpoints import BLOCK_SIZE, folder_of, server_arguments
 from tests.support.shared import shared_server
 from tests.tiny import CONTEXT, VOCAB_SIZE

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.config.auth.keys import key_entry
+from lightwell.server.config.auth.keys import key_entry
 from tests.support.processes import Server, serve
 
 pytestmark = pytest.mark.nightly  # tests/server/dialects/test_openapi.py has a short run in process

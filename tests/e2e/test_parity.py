@@ -16,10 +16,10 @@ import httpx
 import pytest
 import torch
 
-from model.checkpoint.registry import read_config
-from model.config import ModelConfig
-from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
-from model.hooks.points import Point, Stack
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
+from lightwell.model.hooks.points import Point, Stack
 from tests import parity, parity_numbers
 from tests.e2e.checkpoints import folder_of, server_arguments
 from tests.server.running import ROOT

@@ -10,10 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 from sentence_transformers import CrossEncoder
 
-from model.checkpoint.registry import read_config
-from model.network.cross_encoder import score_defaults
-from model.tokenization.tokenizer import Tokenizer
-from server.engine.messages.request import ClassifyTask
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.network.cross_encoder import score_defaults
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.engine.messages.request import ClassifyTask
 from tests.server.engine.driving import build, load, request, run
 from tests.support.passages import CANDIDATES, draw, passages_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from model.kernels import library
+from lightwell.model.kernels import library
 from tests import tiny
 from tests.server.lifecycle.calls import in_background
 from tests.server.running import LOAD_PATIENCE, running_server, wait_for

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from model.checkpoint.registry import read_config
-from model.kernels.choice import KernelConfig
-from model.loading.loader import load_model
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.loading.loader import load_model
 from tests.invariance import num_threads
 from tests.network import CPU, look_at_everything
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from model.config import ModelConfig, Recurrence, ShortConvConfig
+from lightwell.model.config import ModelConfig, Recurrence, ShortConvConfig
 
 
 def draw_weights(config: ModelConfig) -> dict[str, torch.Tensor]:

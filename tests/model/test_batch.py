@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from model.batch import Batch, Span
+from lightwell.model.batch import Batch, Span
 from tests.model.layers.attention_world import CPU
 
 

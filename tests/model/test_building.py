@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.loading.loader import build_model
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.loading.loader import build_model
 from tests import tiny
 
 

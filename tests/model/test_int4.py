@@ -7,15 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.analysis.live_weights import LiveWeights
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.kernels.choice import KernelConfig
-from model.kernels.group_quantized import GroupedWeight
-from model.kernels.int8 import Int8BlockedWeight
-from model.layers.linear import Linear
-from model.loading.loader import load_model
-from model.quantized import GroupedRows
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.group_quantized import GroupedWeight
+from lightwell.model.kernels.int8 import Int8BlockedWeight
+from lightwell.model.layers.linear import Linear
+from lightwell.model.loading.loader import load_model
+from lightwell.model.quantized import GroupedRows
 from tests import tiny
 from tests.invariance import assert_rows_do_not_depend_on_the_batch
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.analysis.live_weights import LiveWeights
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.config import Activation
-from model.kernels.choice import KernelConfig
-from model.layers.dense_weight import activate
-from model.layers.linear import Linear
-from model.loading.loader import load_model
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.config import Activation
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.layers.dense_weight import activate
+from lightwell.model.layers.linear import Linear
+from lightwell.model.loading.loader import load_model
 from tests import tiny
 from tests.support.accuracy import KINDS, accuracies
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
 from tests import tiny
 
 

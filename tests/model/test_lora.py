@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint.folder import ModelLoadError
-from model.layers.lora import Adapter
-from model.loading.lora_loader import load_adapter
-from model.network.transformer import Transformer
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.layers.lora import Adapter
+from lightwell.model.loading.lora_loader import load_adapter
+from lightwell.model.network.transformer import Transformer
 from tests import tiny
 from tests.model import watching
 from tests.model.watching import Watched, load, token_ids

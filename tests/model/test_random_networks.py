@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from model.config import (
+from lightwell.model.config import (
     ClampedGate,
     DeltaNetConfig,
     ExpertsConfig,
@@ -22,7 +22,7 @@ from model.config import (
     RopeConfig,
     ShortConvConfig,
 )
-from model.loading.loader import build_model
+from lightwell.model.loading.loader import build_model
 from tests import reference
 from tests.model.random_weights import draw_weights
 from tests.network import CPU, look_at_everything, worst

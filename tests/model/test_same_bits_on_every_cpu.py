@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint.folder import PACKAGED
-from model.kernels import library
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.kernels import library
 from tests import tiny
 from tests.model.answer_hashes import answer_hashes
 from tests.model.kernels.levels import NOT_COMPILED, at_level

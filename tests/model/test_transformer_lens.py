@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from model.checkpoint.registry import read_config
-from model.hooks.point_names import UnknownPoint, full_name, read_name
-from model.loading.loader import load_model
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.hooks.point_names import UnknownPoint, full_name, read_name
+from lightwell.model.loading.loader import load_model
 from tests import tiny
 from tests.network import CPU, look_at_everything
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from model.batch import Batch, Span
-from model.checkpoint.registry import read_config
-from model.hooks.head_pairs import HeadPairs
-from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
-from model.hooks.point_names import points_of, stack_config, why_absent
-from model.hooks.points import Point, Stack
-from model.kernels.choice import AUTO, KernelConfig
-from model.kv_cache import KVCache
-from model.layers.lora import AdaptedRows, Adapter
-from model.loading.loader import load_model
-from model.network.transformer import Transformer
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.hooks.head_pairs import HeadPairs
+from lightwell.model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
+from lightwell.model.hooks.point_names import points_of, stack_config, why_absent
+from lightwell.model.hooks.points import Point, Stack
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers.lora import AdaptedRows, Adapter
+from lightwell.model.loading.loader import load_model
+from lightwell.model.network.transformer import Transformer
 from tests import tiny
 from tests.network import CallingSink
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.config import ModelConfig
+from lightwell.model.config import ModelConfig
 from tests.reference import formulas
 from tests.reference.altup import StackOfStreams
 from tests.reference.stack import Points, Stack, Weights

@@ -7,10 +7,10 @@ Axes: Q queries, K keys, H heads, d width.
 
 import torch
 
-from model.config import ModelConfig
-from model.hooks.point_names import stack_config
-from model.hooks.points import Stack
-from server.engine.messages.request import Part
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.model.hooks.points import Stack
+from lightwell.server.engine.messages.request import Part
 from tests.reference import Trace
 from tests.reference.stack import Weights
 

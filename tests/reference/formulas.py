@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from model.config import Activation, PositionBiasConfig, RopeConfig
+from lightwell.model.config import Activation, PositionBiasConfig, RopeConfig
 from tests.reference.rotary import turns
 
 SOFTMAX_IN_FLOAT32 = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from model.config import DeltaNetConfig
+from lightwell.model.config import DeltaNetConfig
 from tests.reference import formulas
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from model.config import RopeConfig
+from lightwell.model.config import RopeConfig
 
 
 def turns(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> tuple[torch.Tensor, float]:

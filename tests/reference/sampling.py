@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 
 Float64 = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from model.config import DeltaNetConfig, ExpertsConfig, ModelConfig
+from lightwell.model.config import DeltaNetConfig, ExpertsConfig, ModelConfig
 from tests.reference import formulas, recurrences
 
 Weights = Mapping[str, torch.Tensor]

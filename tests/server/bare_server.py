@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from server.http.connection import HttpProtocol
+from lightwell.server.http.connection import HttpProtocol
 
 PATIENCE = 60.0
 """Seconds after which an answer is taken to never come; only a failure waits that long."""

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from model.config import ModelConfig
-from model.hooks.point_names import sizes
-from model.hooks.points import BY_NAME
-from server.config.settings import Settings
-from server.dispatch.admission import Admission
-from server.dispatch.lora_registry import LoraRegistry
-from server.dispatch.request_context import RequestContext
-from server.engine.messages.outputs import (
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import sizes
+from lightwell.model.hooks.points import BY_NAME
+from lightwell.server.config.settings import Settings
+from lightwell.server.dispatch.admission import Admission
+from lightwell.server.dispatch.lora_registry import LoraRegistry
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.engine.messages.outputs import (
     Array,
     EngineInfo,
     EngineStats,
@@ -28,7 +28,7 @@ from server.engine.messages.outputs import (
     Timing,
     TokenLogprobs,
 )
-from server.engine.messages.request import (
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     ClassifyTask,
@@ -41,9 +41,9 @@ from server.engine.messages.request import (
     Task,
     TraceTask,
 )
-from server.http.errors import ApiError
-from server.ipc.messages import is_bare
-from server.observability.metrics import ClientCounters, WorkerNumbers
+from lightwell.server.http.errors import ApiError
+from lightwell.server.ipc.messages import is_bare
+from lightwell.server.observability.metrics import ClientCounters, WorkerNumbers
 
 NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
 INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32", device="cpu", batch_invariant=True)

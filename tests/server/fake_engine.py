@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from server.engine.config import EngineConfig
-from server.engine.messages.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing
-from server.engine.messages.request import EmbedTask, EngineRequest, GenerateTask
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.messages.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing
+from lightwell.server.engine.messages.request import EmbedTask, EngineRequest, GenerateTask
 
 CRASH_TOKEN = 66
 """First token of a prompt that makes the step raise."""

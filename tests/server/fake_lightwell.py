@@ -3,9 +3,9 @@
 import os
 import sys
 
-from server.cli import build_parser
-from server.config.command_line import from_arguments
-from server.lifecycle.app import serve
+from lightwell.server.cli import build_parser
+from lightwell.server.config.command_line import from_arguments
+from lightwell.server.lifecycle.app import serve
 
 if __name__ == "__main__":
     settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)

@@ -15,20 +15,20 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp
 
-from server.cli import build_parser, fail
-from server.config.command_line import from_arguments
-from server.config.settings import SettingsError
-from server.dispatch.engine_client import EngineClient
-from server.dispatch.request_context import RequestContext
-from server.dispatch.request_handle import RequestHandle
-from server.engine.messages.request import EngineRequest, GenerateTask
-from server.engine.messages.sampling_params import SamplingParams
-from server.http.error_handlers import install_error_handlers
-from server.http.sse import DONE, EventStream
-from server.lifecycle import processes
-from server.lifecycle.drain import DrainServer
-from server.observability.access_log import RequestLog, current_record
-from server.observability.logs import configure_logging
+from lightwell.server.cli import build_parser, fail
+from lightwell.server.config.command_line import from_arguments
+from lightwell.server.config.settings import SettingsError
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.dispatch.request_handle import RequestHandle
+from lightwell.server.engine.messages.request import EngineRequest, GenerateTask
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.http.error_handlers import install_error_handlers
+from lightwell.server.http.sse import DONE, EventStream
+from lightwell.server.lifecycle import processes
+from lightwell.server.lifecycle.drain import DrainServer
+from lightwell.server.observability.access_log import RequestLog, current_record
+from lightwell.server.observability.logs import configure_logging
 
 
 async def events(handle: RequestHandle) -> AsyncIterator[bytes]:

@@ -14,12 +14,12 @@ import torch
 from msgspec import structs
 from tokenizers import Tokenizer
 
-from model.kernels.choice import ArithmeticChoice, KernelConfig
-from server.dispatch.request_context import RequestContext
-from server.dispatch.request_handle import error_of
-from server.engine.messages.outputs import RequestOutput
-from server.engine.messages.request import EngineRequest
-from server.http.errors import BadRequest
+from lightwell.model.kernels.choice import ArithmeticChoice, KernelConfig
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.dispatch.request_handle import error_of
+from lightwell.server.engine.messages.outputs import RequestOutput
+from lightwell.server.engine.messages.request import EngineRequest
+from lightwell.server.http.errors import BadRequest
 from tests.model.tokenization import tokenizer_folders
 from tests.server.engine.driving import build, load
 from tests.server.fake_client import INFO, FakeEngine, FakeHandle, Submitted

@@ -2,7 +2,7 @@
 
 import sys
 
-from server.cli import main
+from lightwell.server.cli import main
 
 if __name__ == "__main__":
     sys.exit(main(["serve", *sys.argv[1:]]))

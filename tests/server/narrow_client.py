@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from server.config.settings import Settings
-from server.dispatch.engine_client import EngineClient
+from lightwell.server.config.settings import Settings
+from lightwell.server.dispatch.engine_client import EngineClient
 from tests.server.played_worker import PlayedWorker
 
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from server.dispatch.engine_client import EngineClient
-from server.dispatch.request_handle import RequestHandle
-from server.engine.messages.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
-from server.engine.messages.request import EngineRequest, GenerateTask
-from server.engine.messages.sampling_params import SamplingParams
-from server.ipc import messages
-from server.ipc.link import WorkerLink
-from server.ipc.messages import Hello, Ready, RequestRefused, ToWorker
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.dispatch.request_handle import RequestHandle
+from lightwell.server.engine.messages.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
+from lightwell.server.engine.messages.request import EngineRequest, GenerateTask
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.ipc import messages
+from lightwell.server.ipc.link import WorkerLink
+from lightwell.server.ipc.messages import Hello, Ready, RequestRefused, ToWorker
 
 PATIENCE = 60.0
 """Seconds after which a message or a condition is taken to never come."""

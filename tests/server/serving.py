@@ -21,22 +21,22 @@ from fastapi.utils import create_model_field
 from pydantic import TypeAdapter
 from starlette.routing import BaseRoute
 
-from model.checkpoint.generation_defaults import SamplingDefaults
-from model.config import ClassifierConfig, ModelConfig
-from model.network.cross_encoder import score_defaults
-from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
-from model.tokenization.chat_template import ChatTemplate
-from model.tokenization.tokenizer import Tokenizer
-from server.config.auth.keys import Keyring, hash_of
-from server.config.settings import Settings
-from server.dialects import build_routes
-from server.dialects.ops.web_assets import WebAssets
-from server.generation.context import AppContext
-from server.generation.served_model import ServedModel
-from server.http.error_handlers import install_error_handlers
-from server.http.security_headers import BrowserHeaders
-from server.observability.access_log import RequestLog, RequestRecord
-from server.observability.metrics import Metrics, of_engine, of_keys
+from lightwell.model.checkpoint.generation_defaults import SamplingDefaults
+from lightwell.model.config import ClassifierConfig, ModelConfig
+from lightwell.model.network.cross_encoder import score_defaults
+from lightwell.model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
+from lightwell.model.tokenization.chat_template import ChatTemplate
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.config.auth.keys import Keyring, hash_of
+from lightwell.server.config.settings import Settings
+from lightwell.server.dialects import build_routes
+from lightwell.server.dialects.ops.web_assets import WebAssets
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.error_handlers import install_error_handlers
+from lightwell.server.http.security_headers import BrowserHeaders
+from lightwell.server.observability.access_log import RequestLog, RequestRecord
+from lightwell.server.observability.metrics import Metrics, of_engine, of_keys
 from tests.server.fake_client import HIDDEN_SIZE, INFO, NUM_HEADS, NUM_LAYERS, FakeEngine
 
 END_OF_TEXT = 256
@@ -235,7 +235,7 @@ def quick_routes(context: AppContext) -> list[BaseRoute]:
     with (
         mock.patch("fastapi.routing.create_model_field", _model_field, create=True),
         mock.patch("fastapi._compat.v2.TypeAdapter", _adapter, create=True),
-        mock.patch("server.dialects.ops.page.WebAssets", _assets),
+        mock.patch("lightwell.server.dialects.ops.page.WebAssets", _assets),
     ):
         return build_routes(context)
 

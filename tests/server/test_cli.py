@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from model.checkpoint.folder import PACKAGED
-from model.kernels import library
-from model.kernels.cpus import CpuRow
-from server.cli import forget_keys, main
-from server.config.auth.keys import Keyring
-from server.config.kernel_report import measure
-from server.lifecycle.health_check import serve_arguments
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.kernels import library
+from lightwell.model.kernels.cpus import CpuRow
+from lightwell.server.cli import forget_keys, main
+from lightwell.server.config.auth.keys import Keyring
+from lightwell.server.config.kernel_report import measure
+from lightwell.server.lifecycle.health_check import serve_arguments
 from tests.model.kernels.levels import at_level
 
 
@@ -41,7 +41,7 @@ def test_without_a_command_it_says_how_to_use_it(capsys: pytest.CaptureFixture[s
 
 
 def test_a_bad_value_is_one_line_before_anything_heavy_is_imported() -> None:
-    code = "import sys; from server.cli import main; print(main(['serve', '--port', 'http']), *sys.modules)"
+    code = "import sys; from lightwell.server.cli import main; print(main(['serve', '--port', 'http']), *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.startswith("lightwell: error: --port: 'http'")
     assert done.stderr.count("\n") == 1
@@ -122,7 +122,7 @@ def test_census_for_a_reader_that_has_left_ends_quietly() -> None:
     """End without a traceback if the output is closed, as in `lightwell census ... | head -1`."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "server", "census", str(PACKAGED)]
+    command = [sys.executable, "-m", "lightwell", "census", str(PACKAGED)]
     try:
         done = subprocess.run(command, check=False, stdout=writer, stderr=subprocess.PIPE, text=True)
     finally:
@@ -132,7 +132,7 @@ def test_census_for_a_reader_that_has_left_ends_quietly() -> None:
 
 def test_census_that_cannot_be_written_is_one_line_and_status_1() -> None:
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "server", "census", str(PACKAGED)]
+        command = [sys.executable, "-m", "lightwell", "census", str(PACKAGED)]
         done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("lightwell: error: stdout: ")
@@ -223,7 +223,9 @@ def test_kernels_names_the_levels_that_there_are_for_one_that_there_is_not(capsy
 def test_measured_kernels_tell_rates_and_a_line_for_the_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.config.kernel_report.measure", partial(measure, seconds=0.0, weight_bytes=1 << 20))
+    monkeypatch.setattr(
+        "lightwell.server.config.kernel_report.measure", partial(measure, seconds=0.0, weight_bytes=1 << 20)
+    )
     told = kernels(capsys, "--measure")
     assert {"float32", "bfloat16", "int8"} <= told["rates"].keys()
     assert all(rate > 0 for of_form in told["rates"].values() for rate in of_form.values())
@@ -241,7 +243,7 @@ def test_health_reads_the_flags_of_the_oldest_server(tmp_path: Path) -> None:
         "5": ["sh", "-c", "sleep 1", "\udcff"],  # another's, no UTF-8
         "12": ["python", "-c", "x"],
         "7": ["python", "/opt/bin/lightwell", "serve", *arguments],
-        "31": ["python", "-m", "server", "serve"],
+        "31": ["python", "-m", "lightwell", "serve"],
     }
     for pid, words in commands.items():
         (tmp_path / pid).mkdir()
@@ -273,7 +275,7 @@ def test_health_asks_the_server_where_its_flags_say_it_listens(
     with ThreadingHTTPServer(("0.0.0.0", 0), Health) as server:
         port = str(server.server_port)
         arguments = ["--host", "0.0.0.0", "--port", port]
-        monkeypatch.setattr("server.lifecycle.health_check.serve_arguments", lambda: arguments)
+        monkeypatch.setattr("lightwell.server.lifecycle.health_check.serve_arguments", lambda: arguments)
         Thread(target=server.serve_forever, daemon=True).start()
         assert main(["health"]) == exit_status
         server.shutdown()

@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from server.http.error_handlers import validation_error
-from server.http.errors import BadRequest
-from server.schemas.base import RequestModel
-from server.schemas.chat_messages import ChatMessage
-from server.schemas.embeddings import EmbeddingRequest
-from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
-from server.schemas.inspect.attention import AttentionRequest
-from server.schemas.inspect.interventions import EncodedArray, InterventionField, InterventionSource
-from server.schemas.ollama import (
+from lightwell.server.http.error_handlers import validation_error
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.schemas.base import RequestModel
+from lightwell.server.schemas.chat_messages import ChatMessage
+from lightwell.server.schemas.embeddings import EmbeddingRequest
+from lightwell.server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
+from lightwell.server.schemas.inspect.attention import AttentionRequest
+from lightwell.server.schemas.inspect.interventions import EncodedArray, InterventionField, InterventionSource
+from lightwell.server.schemas.ollama import (
     OllamaChatRequest,
     OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaMessage,
     OllamaOptions,
 )
-from server.schemas.tokens import TokenizeRequest
+from lightwell.server.schemas.tokens import TokenizeRequest
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

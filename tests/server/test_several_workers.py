@@ -18,18 +18,18 @@ import pytest
 import torch
 from safetensors.numpy import load
 
-from model.checkpoint.folder import PACKAGED
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
-from server.config.devices import Places, places
-from server.dispatch.request_context import RequestContext
-from server.engine.config import EngineConfig
-from server.engine.memory.allocation_limit import free_in_share
-from server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
-from server.engine.messages.outputs import RequestOutput
-from server.engine.messages.request import EngineRequest
-from server.ipc.messages import Ready
-from server.lifecycle.processes import at_places
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
+from lightwell.server.config.devices import Places, places
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.memory.allocation_limit import free_in_share
+from lightwell.server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
+from lightwell.server.engine.messages.outputs import RequestOutput
+from lightwell.server.engine.messages.request import EngineRequest
+from lightwell.server.ipc.messages import Ready
+from lightwell.server.lifecycle.processes import at_places
 from tests.server.fake_engine import expected_tokens
 from tests.server.lifecycle.calls import dump
 from tests.server.narrow_client import two_workers
@@ -135,7 +135,7 @@ FREE = 1 << 36
 
 
 def test_several_workers_share_what_is_free_and_one_has_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.lifecycle.processes.free_host_memory", lambda: FREE)
+    monkeypatch.setattr("lightwell.server.lifecycle.processes.free_host_memory", lambda: FREE)
     config = EngineConfig(model=PACKAGED)
     assert at_places(config, Places("cpu")) == config
     shared = at_places(config, places(4, "cpu"))
@@ -144,7 +144,7 @@ def test_several_workers_share_what_is_free_and_one_has_it_all(monkeypatch: pyte
 
 
 def test_a_worker_chooses_its_cache_from_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.engine.memory.allocation_limit.free_host_memory", lambda: FREE)
+    monkeypatch.setattr("lightwell.server.engine.memory.allocation_limit.free_host_memory", lambda: FREE)
     model, dtype, cpu = read_config(PACKAGED), torch.bfloat16, torch.device("cpu")
     config = EngineConfig(model=PACKAGED, max_num_seqs=1 << 20)  # more contexts than fit
 

@@ -6,12 +6,12 @@ from unittest.mock import patch
 
 import pytest
 
-from model.checkpoint.folder import PACKAGED
-from server.cli import build_parser, main
-from server.config.auth.keys import hash_of
-from server.config.command_line import from_arguments
-from server.config.settings import Settings, SettingsError
-from server.lifecycle.app import ServeError, serve
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.server.cli import build_parser, main
+from lightwell.server.config.auth.keys import hash_of
+from lightwell.server.config.command_line import from_arguments
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.lifecycle.app import ServeError, serve
 
 BYTES = "\udcff"
 """The character that Python reads for a byte that is not UTF-8."""
@@ -24,7 +24,10 @@ def read(*arguments: str) -> Settings:
 
 def why_refused(*arguments: str) -> str:
     """Return the error of a start in this process, which it ends before it starts any other process."""
-    with patch("server.lifecycle.app.configure_logging"), pytest.raises((ServeError, SettingsError)) as caught:
+    with (
+        patch("lightwell.server.lifecycle.app.configure_logging"),
+        pytest.raises((ServeError, SettingsError)) as caught,
+    ):
         serve(read(*arguments), engine_factory="none:none")
     message = str(caught.value)
     assert "\n" not in message
@@ -41,7 +44,7 @@ def test_a_host_that_is_no_name_is_named(host: str) -> None:
 def test_a_health_check_of_no_host_and_of_bad_settings_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("server.lifecycle.health_check.serve_arguments", lambda: ["--host", "x..y"])
+    monkeypatch.setattr("lightwell.server.lifecycle.health_check.serve_arguments", lambda: ["--host", "x..y"])
     assert main(["health"]) == 1
     assert capsys.readouterr().err.startswith("lightwell: error: x..y:8000 does not answer")
     monkeypatch.setenv("LIGHTWELL_PORT", "http")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from model.batch import Batch, Span
-from model.checkpoint.registry import read_config
-from model.kernels.int8_rows import Quantization
-from model.kv_cache import KVCache
-from model.loading.loader import DTYPES, load_model
-from model.tokenization.tokenizer import Tokenizer
-from server.engine.execution.threads import use_threads
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kernels.int8_rows import Quantization
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import DTYPES, load_model
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.engine.execution.threads import use_threads
 
 KINDS: tuple[tuple[str, Quantization], ...] = (
     *(("float32", "none"), ("bfloat16", "none")),

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from server.cli import build_parser, fail, forget_keys
-from server.config.command_line import from_arguments
-from server.engine.config import EngineConfig
-from server.lifecycle.app import ServeError, serve
+from lightwell.server.cli import build_parser, fail, forget_keys
+from lightwell.server.config.command_line import from_arguments
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.lifecycle.app import ServeError, serve
 
 RAISES = 4001
 """A token on which the forward pass raises, after it has computed everything."""
@@ -30,7 +30,7 @@ LEAST_SECONDS = 0.05
 
 def slow_down(factor: float) -> None:
     """Slow down every kernel call of this process."""
-    from model.kernels.library import Kernels
+    from lightwell.model.kernels.library import Kernels
 
     call = Kernels.call
 
@@ -46,9 +46,9 @@ def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
     """Return the real engine. Runs in the worker, the only process that has torch."""
     import torch
 
-    from model.batch import Batch
-    from model.network.transformer import Transformer
-    from server.engine.engine import Engine
+    from lightwell.model.batch import Batch
+    from lightwell.model.network.transformer import Transformer
+    from lightwell.server.engine.engine import Engine
 
     if factor := float(os.environ.get("SLOWDOWN", "0")):
         slow_down(factor)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
 
 
 def multiply_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def serve(
 
 def serve_command(arguments: Sequence[str], port: int = 0) -> list[str]:
     """Return the command of `lightwell serve ARGUMENTS` on a port of the loopback interface, by default a free one."""
-    return [sys.executable, "-m", "server", "serve", *arguments, "--host", LOOPBACK, "--port", str(port)]
+    return [sys.executable, "-m", "lightwell", "serve", *arguments, "--host", LOOPBACK, "--port", str(port)]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 import llguidance
 
-from model.sampling.grammar.checking import END, byte_tokenizer
+from lightwell.model.sampling.grammar.checking import END, byte_tokenizer
 
 CLOSING = frozenset(b'"}]')
 

@@ -2,7 +2,7 @@
 
 import resource
 
-from server.engine.memory.allocation_limit import data_bytes
+from lightwell.server.engine.memory.allocation_limit import data_bytes
 from tests.support.processes import worker_pid
 
 

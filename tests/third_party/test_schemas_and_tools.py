@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.resolve import smollm2_file
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.resolve import smollm2_file
 from tests.support.processes import Server, serve
 from tests.third_party.test_clients import HERE, run
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from server.library.llm import LLM, SamplingParams
+from lightwell.server.library.llm import LLM, SamplingParams
 from tests.readme import minilm
 
 pytestmark = [pytest.mark.nightly, pytest.mark.tool]

@@ -80,7 +80,7 @@ def make_sites(top: Path) -> dict[str, Any]:
 
     import torch
 
-    from model.checkpoint.generation_defaults import SamplingDefaults
+    from lightwell.model.checkpoint.generation_defaults import SamplingDefaults
     from tests import tiny
     from tests.server.dialects.heads import classifier
     from tests.server.fake_client import INFO, FakeEngine

@@ -10,12 +10,17 @@ transformers does not count padding; in RoBERTa and MPNet the results differ for
 import re
 from typing import Any
 
-from model.checkpoint.families.family import Common, Family
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.output_heads import classifier_rows, first_token, masked_head_fields, masked_head_rows
-from model.checkpoint.families.sizes import equal_heads, read_sizes
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv
-from model.config import Activation, ModelConfig, PositionBiasConfig
+from lightwell.model.checkpoint.families.family import Common, Family
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.output_heads import (
+    classifier_rows,
+    first_token,
+    masked_head_fields,
+    masked_head_rows,
+)
+from lightwell.model.checkpoint.families.sizes import equal_heads, read_sizes
+from lightwell.model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv
+from lightwell.model.config import Activation, ModelConfig, PositionBiasConfig
 
 HEADS = r"(cls|pooler|lm_head|classifier|qa_outputs|pre_classifier|score|dropout)\..*"
 """Names of the heads of an encoder: for masked words, labels, spans. Only those in a table are read."""

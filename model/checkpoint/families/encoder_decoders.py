@@ -9,11 +9,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from model.checkpoint.families.family import Common, Family
-from model.checkpoint.families.fields import ACTIVATIONS, Fields
-from model.checkpoint.families.sizes import equal_heads, read_sizes
-from model.checkpoint.families.weight_table import UNTIED, WeightMap, WeightRow, linear, norm, separate_qkv
-from model.config import Activation, ModelConfig, PositionBiasConfig
+from lightwell.model.checkpoint.families.family import Common, Family
+from lightwell.model.checkpoint.families.fields import ACTIVATIONS, Fields
+from lightwell.model.checkpoint.families.sizes import equal_heads, read_sizes
+from lightwell.model.checkpoint.families.weight_table import UNTIED, WeightMap, WeightRow, linear, norm, separate_qkv
+from lightwell.model.config import Activation, ModelConfig, PositionBiasConfig
 
 
 def _cross_attention(q: str, k: str, v: str, out: str, *, bias: bool = False) -> tuple[WeightRow, ...]:

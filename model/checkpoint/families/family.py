@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.output_heads import ReadClassifier, read_score
-from model.checkpoint.families.weight_table import WeightMap
-from model.config import ModelConfig
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.output_heads import ReadClassifier, read_score
+from lightwell.model.checkpoint.families.weight_table import WeightMap
+from lightwell.model.config import ModelConfig
 
 Common = dict[str, Any]
 """Fields of ModelConfig that are the same for all families: architecture, family, dtype and ids of special tokens."""

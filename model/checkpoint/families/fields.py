@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from model.checkpoint.files import read_json
-from model.checkpoint.folder import ModelLoadError
-from model.config import Activation
+from lightwell.model.checkpoint.files import read_json
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.config import Activation
 
 ACTIVATIONS: dict[str, Activation] = {
     **dict.fromkeys(("silu", "swish"), "silu"),

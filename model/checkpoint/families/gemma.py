@@ -14,12 +14,19 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from model.checkpoint.families.family import Common, Family, decoders
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, MLP_ROWS, OLD_BUFFERS, read_like_llama
-from model.checkpoint.families.rotary import read_local_and_global_rope, rope_of
-from model.checkpoint.families.sizes import grouped_heads, read_experts
-from model.checkpoint.families.weight_table import (
+from lightwell.model.checkpoint.families.family import Common, Family, decoders
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.llama import (
+    ATTENTION_ROWS,
+    EMBED_ROWS,
+    END_ROWS,
+    MLP_ROWS,
+    OLD_BUFFERS,
+    read_like_llama,
+)
+from lightwell.model.checkpoint.families.rotary import read_local_and_global_rope, rope_of
+from lightwell.model.checkpoint.families.sizes import grouped_heads, read_experts
+from lightwell.model.checkpoint.families.weight_table import (
     StackedTensor,
     WeightMap,
     WeightRow,
@@ -28,7 +35,7 @@ from model.checkpoint.families.weight_table import (
     linear,
     norm,
 )
-from model.config import AltUpConfig, ExpertsConfig, ModelConfig, RopeConfig
+from lightwell.model.config import AltUpConfig, ExpertsConfig, ModelConfig, RopeConfig
 
 _LAYER = "model.layers.{i}"
 _GEMMA_2_AND_3_ROWS = (

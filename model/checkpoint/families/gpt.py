@@ -5,13 +5,13 @@
 
 import re
 
-from model.checkpoint.families.family import Common, Family, decoders
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.output_heads import SCORE_ROWS
-from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.sizes import equal_heads, read_sizes
-from model.checkpoint.families.weight_table import UNTIED, WeightMap, WeightRow, linear, norm, separate_qkv
-from model.config import ModelConfig
+from lightwell.model.checkpoint.families.family import Common, Family, decoders
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.output_heads import SCORE_ROWS
+from lightwell.model.checkpoint.families.rotary import read_rope
+from lightwell.model.checkpoint.families.sizes import equal_heads, read_sizes
+from lightwell.model.checkpoint.families.weight_table import UNTIED, WeightMap, WeightRow, linear, norm, separate_qkv
+from lightwell.model.config import ModelConfig
 
 _GPT2_BLOCK = "transformer.h.{i}"
 _GPT2_TABLE = WeightMap(

@@ -5,10 +5,10 @@ in the fourth; Yang et al. 2024, arXiv:2412.06464; Qwen Team 2026, "Qwen3.5").
 
 import re
 
-from model.checkpoint.families.family import Common, Family
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.llama import EMBED_ROWS, llama_table, read_like_llama
-from model.checkpoint.families.weight_table import (
+from lightwell.model.checkpoint.families.family import Common, Family
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.llama import EMBED_ROWS, llama_table, read_like_llama
+from lightwell.model.checkpoint.families.weight_table import (
     UNTIED,
     WeightMap,
     WeightRow,
@@ -19,7 +19,7 @@ from model.checkpoint.families.weight_table import (
     norm,
     separate_qkv,
 )
-from model.config import DeltaNetConfig, ModelConfig, ShortConvConfig
+from lightwell.model.config import DeltaNetConfig, ModelConfig, ShortConvConfig
 
 _LAYER = "model.layers.{i}"
 _LFM2_ATTENTION, _CONV, _MLP = f"{_LAYER}.self_attn", f"{_LAYER}.conv", f"{_LAYER}.feed_forward"

@@ -11,13 +11,21 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from model.checkpoint.families.family import Common, Family, decoders
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.output_heads import SCORE_ROWS
-from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
-from model.checkpoint.families.sizes import grouped_heads, read_sizes
-from model.checkpoint.families.weight_table import UNTIED, WeightMap, WeightRow, gated_mlp, linear, norm, separate_qkv
-from model.config import ModelConfig, RopeType
+from lightwell.model.checkpoint.families.family import Common, Family, decoders
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.output_heads import SCORE_ROWS
+from lightwell.model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
+from lightwell.model.checkpoint.families.sizes import grouped_heads, read_sizes
+from lightwell.model.checkpoint.families.weight_table import (
+    UNTIED,
+    WeightMap,
+    WeightRow,
+    gated_mlp,
+    linear,
+    norm,
+    separate_qkv,
+)
+from lightwell.model.config import ModelConfig, RopeType
 
 _ATTENTION, _MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
 

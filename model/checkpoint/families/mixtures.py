@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from model.checkpoint.families.family import Common, Family, decoders
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.llama import (
+from lightwell.model.checkpoint.families.family import Common, Family, decoders
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.llama import (
     ATTENTION_ROWS,
     MLP_ROWS,
     NORMED_ATTENTION_ROWS,
@@ -23,9 +23,16 @@ from model.checkpoint.families.llama import (
     llama_table,
     read_like_llama,
 )
-from model.checkpoint.families.sizes import read_experts
-from model.checkpoint.families.weight_table import StackedTensor, WeightMap, WeightRow, gated_mlp, in_layers, linear
-from model.config import ClampedGate, ExpertsConfig, ModelConfig
+from lightwell.model.checkpoint.families.sizes import read_experts
+from lightwell.model.checkpoint.families.weight_table import (
+    StackedTensor,
+    WeightMap,
+    WeightRow,
+    gated_mlp,
+    in_layers,
+    linear,
+)
+from lightwell.model.config import ClampedGate, ExpertsConfig, ModelConfig
 
 _LAYER, _EXPERTS = "model.layers.{i}", "layers.{i}.experts.{e}"
 _MLP, _EXPERT = f"{_LAYER}.mlp", f"{_LAYER}.mlp.experts.{{e}}"

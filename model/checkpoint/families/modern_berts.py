@@ -10,7 +10,7 @@ positions, as transformers writes it.
 
 import re
 
-from model.checkpoint.families.bert import (
+from lightwell.model.checkpoint.families.bert import (
     ATTENTION_ROWS,
     EMBED_ROWS,
     HEADS,
@@ -22,9 +22,9 @@ from model.checkpoint.families.bert import (
     named,
     read_like_bert,
 )
-from model.checkpoint.families.family import Common, Family
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.output_heads import (
+from lightwell.model.checkpoint.families.family import Common, Family
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.output_heads import (
     classifier_rows,
     first_token,
     masked_head_fields,
@@ -32,11 +32,11 @@ from model.checkpoint.families.output_heads import (
     names_masked_head,
     read_classifier,
 )
-from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
-from model.checkpoint.families.sizes import equal_heads
-from model.checkpoint.families.weight_table import WeightMap, gated_mlp, in_layers, linear, norm
-from model.checkpoint.folder import ModelLoadError
-from model.config import Activation, ClassifierConfig, ModelConfig
+from lightwell.model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
+from lightwell.model.checkpoint.families.sizes import equal_heads
+from lightwell.model.checkpoint.families.weight_table import WeightMap, gated_mlp, in_layers, linear, norm
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.config import Activation, ClassifierConfig, ModelConfig
 
 _MODERNBERT_BLOCK = "model.layers.{i}"
 _MODERNBERT_TABLE = WeightMap(

@@ -7,9 +7,9 @@ A masked-word head is a dense layer, an activation and a LayerNorm, then the tok
 from collections.abc import Callable
 from typing import Any
 
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.weight_table import UNTIED, WeightRow, linear, norm
-from model.config import Activation, ClassifierConfig, DenseActivation
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.weight_table import UNTIED, WeightRow, linear, norm
+from lightwell.model.config import Activation, ClassifierConfig, DenseActivation
 
 SUFFIX = "ForSequenceClassification"
 """The ending of the names of architectures that have such a head."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from model.checkpoint.families.fields import Fields
-from model.config import RopeConfig, RopeType
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.config import RopeConfig, RopeType
 
 _ROPE_TYPES: dict[str, RopeType] = {name: name for name in get_args(RopeType)}
 _ROPE_TYPES["su"] = "longrope"  # the name Phi-3 first gave it

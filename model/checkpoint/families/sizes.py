@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from model.checkpoint.families.fields import Fields
-from model.config import ExpertsConfig
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.config import ExpertsConfig
 
 _MOST_EXPERTS = 100_000
 """Most experts of all layers together. Each is an entry of a table, which must fit in memory."""

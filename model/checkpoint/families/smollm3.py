@@ -3,10 +3,10 @@
 Bakouch et al. 2025, "SmolLM3: smol, multilingual, long-context reasoner".
 """
 
-from model.checkpoint.families.family import Common, Family, decoders
-from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.llama import TABLE, read_like_llama
-from model.config import ModelConfig
+from lightwell.model.checkpoint.families.family import Common, Family, decoders
+from lightwell.model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.llama import TABLE, read_like_llama
+from lightwell.model.config import ModelConfig
 
 
 def _read(hf: Fields, common: Common) -> ModelConfig:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from model.config import ModelConfig
+from lightwell.model.config import ModelConfig
 
 Arrange = Literal["as it is", "transpose", "flatten", "heads first", "gates last", "every other"]
 """The operation on each source tensor:

@@ -13,7 +13,7 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from torch import Tensor
 
-from model.quantized import GroupedRows
+from lightwell.model.quantized import GroupedRows
 
 _NIBBLES = tuple(range(16))
 _IQ4_NL_VALUES = tuple(int(value) for value in gguf.quants.IQ4_NL.kvalues)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.gguf.header import Header
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.gguf.header import Header
 
 _LLAMA3: dict[str, Any] = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,

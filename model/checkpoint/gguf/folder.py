@@ -14,10 +14,10 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint.folder import GGUF_NAME, ModelLoadError, is_failure, one_line
-from model.checkpoint.gguf.config import config_of
-from model.checkpoint.gguf.header import Header, read_header
-from model.checkpoint.gguf.tokenizer import end_ids, special_tokens_of, tokenizer_of
+from lightwell.model.checkpoint.folder import GGUF_NAME, ModelLoadError, is_failure, one_line
+from lightwell.model.checkpoint.gguf.config import config_of
+from lightwell.model.checkpoint.gguf.header import Header, read_header
+from lightwell.model.checkpoint.gguf.tokenizer import end_ids, special_tokens_of, tokenizer_of
 
 _FORMAT = 2
 """Version of the folder's content. It is increased when the content changes."""

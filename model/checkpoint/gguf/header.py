@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
-from model.checkpoint.files import open_file
-from model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.files import open_file
+from lightwell.model.checkpoint.folder import ModelLoadError
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

@@ -6,7 +6,7 @@ from pathlib import Path
 from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Type
 
-from model.checkpoint.gguf.header import read_header
+from lightwell.model.checkpoint.gguf.header import read_header
 
 KEPT: dict[Type, tuple[int, int]] = {
     Type.Q4_0: (4, 2), Type.Q4_1: (4, 4), Type.Q5_0: (8, 2), Type.Q5_1: (8, 4), Type.Q8_0: (8, 2), Type.Q4_K: (4, 20),

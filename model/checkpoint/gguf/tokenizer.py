@@ -12,7 +12,7 @@ import numpy as np
 from gguf import TokenType
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.folder import ModelLoadError
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.checkpoint.gguf.blocks import GROUPED_TYPES, PLAIN_TYPES, grouped_rows, plain_rows
-from model.checkpoint.gguf.header import TensorEntry, read_header
-from model.checkpoint.stored_tensor import StoredTensor, checked_rows
-from model.checkpoint.weight_maps import MappedWeight
-from model.config import ModelConfig
-from model.quantized import GroupedRows
+from lightwell.model.checkpoint.gguf.blocks import GROUPED_TYPES, PLAIN_TYPES, grouped_rows, plain_rows
+from lightwell.model.checkpoint.gguf.header import TensorEntry, read_header
+from lightwell.model.checkpoint.stored_tensor import StoredTensor, checked_rows
+from lightwell.model.checkpoint.weight_maps import MappedWeight
+from lightwell.model.config import ModelConfig
+from lightwell.model.quantized import GroupedRows
 
 ACCEPTED = tuple(kind.name for kind in (*PLAIN_TYPES, *GROUPED_TYPES))
 _WITHOUT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.quantized.parts import SCALE_DTYPES, Parts
-from model.checkpoint.quantized.scheme import Scheme
-from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
-from model.quantized import GroupedRows
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.quantized.parts import SCALE_DTYPES, Parts
+from lightwell.model.checkpoint.quantized.scheme import Scheme
+from lightwell.model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
+from lightwell.model.quantized import GroupedRows
 
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """The place in a word of each of its eight outputs."""

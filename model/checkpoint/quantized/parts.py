@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.quantized.scheme import WHOLE_ROW, Scheme
-from model.checkpoint.stored_tensor import StoredTensor, checked_rows
-from model.quantized import GroupedRows
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.quantized.scheme import WHOLE_ROW, Scheme
+from lightwell.model.checkpoint.stored_tensor import StoredTensor, checked_rows
+from lightwell.model.quantized import GroupedRows
 
 SCALE_DTYPES = ("F16", "BF16", "F32")
 

@@ -6,7 +6,7 @@ The weight files show which matrices are quantised, so lists such as `modules_to
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from model.checkpoint.families.fields import Fields
+from lightwell.model.checkpoint.families.fields import Fields
 
 WHOLE_ROW = -1
 """The size of a group of all inputs of an output."""

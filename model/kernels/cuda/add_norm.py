@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
-from model.kernels.cuda.norms import NormWeights, normed_row
-from model.kernels.cuda.rounding import rounded
-from model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
+from lightwell.model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
+from lightwell.model.kernels.cuda.norms import NormWeights, normed_row
+from lightwell.model.kernels.cuda.rounding import rounded
+from lightwell.model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
 
 MAX_WIDTH = 16384
 """The longest row, which fits the registers of 16 warps."""

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
 
 CAPABILITY = 9
 """The lowest major compute capability of GPUs that support it."""

@@ -10,10 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
-from model.kernels.cuda.rounding import rounded
-from model.kernels.cuda.tensors import DTYPES, check_tensor
+from lightwell.model.config import Activation
+from lightwell.model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
+from lightwell.model.kernels.cuda.rounding import rounded
+from lightwell.model.kernels.cuda.tensors import DTYPES, check_tensor
 
 BLOCK, NUM_WARPS = 1024, 4
 """Numbers and warps of a program: 8 numbers a thread, which one instruction loads in 16 bits."""

@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.kernels.cuda.interpreter import IS_INTERPRETED
-from model.kernels.cuda.rounding import rounded
-from model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.cuda.rounding import rounded
+from lightwell.model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
 
 FILL = 96
 """Programs that use most of a GPU's bandwidth: nearly one for each multiprocessor."""

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.config import NormKind
-from model.kernels.cuda.rounding import rounded
-from model.kernels.cuda.tensors import check_tensor
+from lightwell.model.config import NormKind
+from lightwell.model.kernels.cuda.rounding import rounded
+from lightwell.model.kernels.cuda.tensors import check_tensor
 
 NormStep = Literal["none", "rms", "rms, rounded once", "layer"]
 """The norm at one place of a kernel, or "none"."""

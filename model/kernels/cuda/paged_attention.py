@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.kernels.cuda import attention_pieces as pieces
-from model.kernels.cuda.attention_pieces import (
+from lightwell.model.kernels.cuda import attention_pieces as pieces
+from lightwell.model.kernels.cuda.attention_pieces import (
     attend_piece,
     begin_of,
     joined,
@@ -25,10 +25,10 @@ from model.kernels.cuda.attention_pieces import (
     seen_by,
     write_patterns,
 )
-from model.kernels.cuda.attention_shapes import OPTIONS, TILE_ROWS, num_chunks, shape_of
-from model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
-from model.kernels.cuda.interpreter import IS_INTERPRETED
-from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
+from lightwell.model.kernels.cuda.attention_shapes import OPTIONS, TILE_ROWS, num_chunks, shape_of
+from lightwell.model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
 PIECE = 128
 """Keys of each of the first pieces."""

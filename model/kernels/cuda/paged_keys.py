@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.kernels.cuda.attention_shapes import TILE_ROWS, width_of
+from lightwell.model.kernels.cuda.attention_shapes import TILE_ROWS, width_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

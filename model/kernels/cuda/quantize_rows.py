@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, float8_e4m3fn, float32, uint8
 
-from model.kernels.cuda.tensors import DTYPES, aligned_rows, check_tensor
+from lightwell.model.kernels.cuda.tensors import DTYPES, aligned_rows, check_tensor
 
 BLOCK, NUM_WARPS = 2048, 8
 """Numbers of a row that a program reads at once, and its warps."""

@@ -14,10 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
-from model.kernels.cuda.norms import NormWeights, inverse_root, rms_weighted
-from model.kernels.cuda.rounding import rounded
-from model.kernels.cuda.tensors import DTYPES, aligned, check_tensor
+from lightwell.model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
+from lightwell.model.kernels.cuda.norms import NormWeights, inverse_root, rms_weighted
+from lightwell.model.kernels.cuda.rounding import rounded
+from lightwell.model.kernels.cuda.tensors import DTYPES, aligned, check_tensor
 
 TILE = 2048
 """Numbers that a program computes: some heads of one row."""

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
 
 _IS_INTERPRETED = tl.constexpr(IS_INTERPRETED)
 

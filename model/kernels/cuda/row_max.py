@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.kernels.cuda.tensors import DTYPES, check_tensor
+from lightwell.model.kernels.cuda.tensors import DTYPES, check_tensor
 
 BLOCK, NUM_WARPS = 2048, 4
 """Numbers of a row that a program reads, and its warps."""

@@ -9,16 +9,16 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
-from model.sampling.grammar.errors import GrammarError, step
-from model.sampling.grammar.json_schema import Writer
-from model.sampling.grammar.parts import Conjunction
-from model.sampling.grammar.places import HONOURED, Place, shown
-from model.sampling.grammar.property_names import KEY, admits_a_name, found_pattern
-from model.sampling.grammar.rules import Sequence_, Symbol
-from model.sampling.grammar.schema_alternatives import Alternatives
-from model.sampling.grammar.strings import FORMATS, MAX_SHAPES, REFUSED_FORMATS, STRING, lengths, slashed
-from model.tokenization.chat_formats.call_syntax import BareSyntax, PairSyntax
-from model.tokenization.chat_formats.lark import as_json, quoted
+from lightwell.model.sampling.grammar.errors import GrammarError, step
+from lightwell.model.sampling.grammar.json_schema import Writer
+from lightwell.model.sampling.grammar.parts import Conjunction
+from lightwell.model.sampling.grammar.places import HONOURED, Place, shown
+from lightwell.model.sampling.grammar.property_names import KEY, admits_a_name, found_pattern
+from lightwell.model.sampling.grammar.rules import Sequence_, Symbol
+from lightwell.model.sampling.grammar.schema_alternatives import Alternatives
+from lightwell.model.sampling.grammar.strings import FORMATS, MAX_SHAPES, REFUSED_FORMATS, STRING, lengths, slashed
+from lightwell.model.tokenization.chat_formats.call_syntax import BareSyntax, PairSyntax
+from lightwell.model.tokenization.chat_formats.lark import as_json, quoted
 
 _CHARACTER = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]"
 """A character of a text: no control character, except those that JSON escapes with a letter."""

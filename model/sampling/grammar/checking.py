@@ -15,7 +15,7 @@ import llguidance
 import orjson
 from cachetools import LRUCache, cached
 
-from model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.errors import GrammarError
 
 MAX_BYTES = 4_000_000
 """Largest size of a grammar in llguidance's dialect, in bytes."""

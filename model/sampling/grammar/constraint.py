@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from model.sampling.grammar.checking import TOO_MANY_OPTIONAL, check, has_too_many_optional
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.gbnf import gbnf_grammar
-from model.sampling.grammar.json_schema import json_object_grammar, json_schema_grammar
-from model.sampling.grammar.structural_tags import structural_tag_grammar
-from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
+from lightwell.model.sampling.grammar.checking import TOO_MANY_OPTIONAL, check, has_too_many_optional
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.gbnf import gbnf_grammar
+from lightwell.model.sampling.grammar.json_schema import json_object_grammar, json_schema_grammar
+from lightwell.model.sampling.grammar.structural_tags import structural_tag_grammar
+from lightwell.model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
 
 Kind = Literal["json", "json_object", "regex", "choice", "grammar", "gbnf", "structural_tag"]
 

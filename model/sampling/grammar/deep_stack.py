@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.errors import GrammarError
 
 MAX_NESTED = 5_000
 """Largest number of rules and brackets of a grammar: each may be within the one before."""

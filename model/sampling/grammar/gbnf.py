@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
-from model.sampling.grammar.deep_stack import check_nesting
-from model.sampling.grammar.errors import GrammarError
-from model.tokenization.chat_formats.lark import HEADER, quoted
+from lightwell.model.sampling.grammar.deep_stack import check_nesting
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.tokenization.chat_formats.lark import HEADER, quoted
 
 MAX_BYTES = 200_000
 """Largest size of a grammar, in bytes."""

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from model.sampling.grammar.checking import why_refused
-from model.sampling.grammar.errors import GrammarError, step
-from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
-from model.sampling.grammar.objects import array, members
-from model.sampling.grammar.parts import (
+from lightwell.model.sampling.grammar.checking import why_refused
+from lightwell.model.sampling.grammar.errors import GrammarError, step
+from lightwell.model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
+from lightwell.model.sampling.grammar.objects import array, members
+from lightwell.model.sampling.grammar.parts import (
     Conjunction,
     counts_of,
     first_items,
@@ -26,11 +26,11 @@ from model.sampling.grammar.parts import (
     types_of,
     unique,
 )
-from model.sampling.grammar.property_names import KEY, admits_a_name, admitted_names, key_pattern, other_key
-from model.sampling.grammar.rules import Rules, Sequence_, Symbol
-from model.sampling.grammar.schema_alternatives import Alternatives
-from model.sampling.grammar.strings import STRING, inner_schema, slashed, string_terminal
-from model.tokenization.chat_formats.lark import HEADER, as_json, quoted
+from lightwell.model.sampling.grammar.property_names import KEY, admits_a_name, admitted_names, key_pattern, other_key
+from lightwell.model.sampling.grammar.rules import Rules, Sequence_, Symbol
+from lightwell.model.sampling.grammar.schema_alternatives import Alternatives
+from lightwell.model.sampling.grammar.strings import STRING, inner_schema, slashed, string_terminal
+from lightwell.model.tokenization.chat_formats.lark import HEADER, as_json, quoted
 
 ANY_DEPTH = 16
 """Nested objects and arrays of a value without a schema."""

@@ -11,9 +11,9 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 from numpy.typing import NDArray
 
-from model.sampling.grammar.checking import reason_of
-from model.sampling.grammar.thought_limit import Pieces, ThoughtCounter, ThoughtLimit, ids_of
-from model.sampling.grammar.vocabulary import Vocabulary
+from lightwell.model.sampling.grammar.checking import reason_of
+from lightwell.model.sampling.grammar.thought_limit import Pieces, ThoughtCounter, ThoughtLimit, ids_of
+from lightwell.model.sampling.grammar.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 

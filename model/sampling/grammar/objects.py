@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.rules import Rules, Sequence_, Symbol
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.rules import Rules, Sequence_, Symbol
 
 MAX_ITEMS = 1000
 """Largest number of items or properties that is counted; a schema's larger maximum is lowered to it."""

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence, Set
 
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.places import ALL_TYPES, HONOURED, TYPES, Place, shown
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.places import ALL_TYPES, HONOURED, TYPES, Place, shown
 
 Conjunction = tuple[Place, ...]
 """Subschemas that must all hold, without duplicates, in the order of the schema."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from model.sampling.grammar.errors import GrammarError, step
+from lightwell.model.sampling.grammar.errors import GrammarError, step
 
 MAX_BYTES = 1_000_000
 """Largest size of a schema as JSON, in bytes."""

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 
-from model.sampling.grammar.checking import why_refused
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.parts import Conjunction, types_of
-from model.sampling.grammar.places import shown
-from model.sampling.grammar.schema_alternatives import Alternatives
-from model.sampling.grammar.strings import (
+from lightwell.model.sampling.grammar.checking import why_refused
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.parts import Conjunction, types_of
+from lightwell.model.sampling.grammar.places import shown
+from lightwell.model.sampling.grammar.schema_alternatives import Alternatives
+from lightwell.model.sampling.grammar.strings import (
     FORMATS,
     MAX_SHAPES,
     PLAIN,
@@ -20,7 +20,7 @@ from model.sampling.grammar.strings import (
     pieces_of,
     slashed,
 )
-from model.tokenization.chat_formats.lark import HEADER, as_json, quoted
+from lightwell.model.tokenization.chat_formats.lark import HEADER, as_json, quoted
 
 KEY = STRING
 """Any name, as an expression of Lark."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from model.sampling.grammar.deep_stack import check_nesting
-from model.sampling.grammar.errors import GrammarError
-from model.tokenization.chat_formats.lark import HEADER
+from lightwell.model.sampling.grammar.deep_stack import check_nesting
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.tokenization.chat_formats.lark import HEADER
 
 MAX_RULES = 20_000
 """Largest number of rules of a schema's grammar."""

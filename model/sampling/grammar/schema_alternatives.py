@@ -4,10 +4,18 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.numbers import Bounds
-from model.sampling.grammar.parts import Conjunction, found, item_of, names_of, property_of, spoken_of, types_of
-from model.sampling.grammar.places import Place, check_keywords, draft_of, measure, resolve
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.numbers import Bounds
+from lightwell.model.sampling.grammar.parts import (
+    Conjunction,
+    found,
+    item_of,
+    names_of,
+    property_of,
+    spoken_of,
+    types_of,
+)
+from lightwell.model.sampling.grammar.places import Place, check_keywords, draft_of, measure, resolve
 
 MAX_ALTERNATIVES = 500
 """Largest number of alternatives that the anyOf and oneOf of one place make together."""

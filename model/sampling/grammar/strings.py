@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 
-from model.sampling.grammar.checking import CLASS, COUNT, why_refused
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.parts import counts_of
-from model.sampling.grammar.places import Place, shown
-from model.sampling.grammar.rules import Rules, Symbol
-from model.tokenization.chat_formats.lark import HEADER, as_json
+from lightwell.model.sampling.grammar.checking import CLASS, COUNT, why_refused
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.parts import counts_of
+from lightwell.model.sampling.grammar.places import Place, shown
+from lightwell.model.sampling.grammar.rules import Rules, Symbol
+from lightwell.model.tokenization.chat_formats.lark import HEADER, as_json
 
 CHARACTER = r'([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])'
 """A character of a JSON text. The escape \\u is excluded: with it a name has two spellings, and lone surrogates are

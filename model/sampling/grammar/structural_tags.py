@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from model.sampling.grammar.errors import GrammarError, step
-from model.sampling.grammar.json_schema import json_schema_grammar
-from model.sampling.grammar.places import is_text, shown
-from model.tokenization.chat_formats.lark import HEADER, Merged, quoted
+from lightwell.model.sampling.grammar.errors import GrammarError, step
+from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
+from lightwell.model.sampling.grammar.places import is_text, shown
+from lightwell.model.tokenization.chat_formats.lark import HEADER, Merged, quoted
 
 MAX_TAGS = 200
 """Largest number of tags."""

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Sequence
 
-from model.sampling.grammar.checking import CLASS, COUNT, why_refused
-from model.sampling.grammar.deep_stack import check_nesting
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.gbnf import MAX_BYTES, gbnf_grammar
-from model.sampling.grammar.places import is_text, shown
-from model.sampling.grammar.strings import slashed
-from model.tokenization.chat_formats.lark import HEADER, quoted
+from lightwell.model.sampling.grammar.checking import CLASS, COUNT, why_refused
+from lightwell.model.sampling.grammar.deep_stack import check_nesting
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.gbnf import MAX_BYTES, gbnf_grammar
+from lightwell.model.sampling.grammar.places import is_text, shown
+from lightwell.model.sampling.grammar.strings import slashed
+from lightwell.model.tokenization.chat_formats.lark import HEADER, quoted
 
 MAX_CHOICES = 10_000
 """Largest number of choices."""

@@ -7,7 +7,7 @@ from typing import cast
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.tokenization.tokenizer import Tokenizer
 
 _LONGEST = 1000
 """Bytes of the longest token that llguidance's table can hold; longer ones are never chosen under a grammar."""

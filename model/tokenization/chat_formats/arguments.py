@@ -8,7 +8,15 @@ from functools import partial
 from math import isfinite
 from typing import ClassVar
 
-from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KIND_OF, KINDS, CallSyntax, PairSyntax, Tool
+from lightwell.model.tokenization.chat_formats.call_syntax import (
+    ID,
+    ID_CHARACTERS,
+    KIND_OF,
+    KINDS,
+    CallSyntax,
+    PairSyntax,
+    Tool,
+)
 
 
 class ObjectReader:

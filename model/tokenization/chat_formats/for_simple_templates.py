@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from model.tokenization.chat_formats.call_syntax import CallSyntax
+from lightwell.model.tokenization.chat_formats.call_syntax import CallSyntax
 
 Row = Mapping[str, Any]
 """One message as a variable of a template."""

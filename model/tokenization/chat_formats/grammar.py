@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KINDS, CallSyntax, PairSyntax, Tool
-from model.tokenization.chat_formats.lark import HEADER, Merged, quoted
-from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
+from lightwell.model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KINDS, CallSyntax, PairSyntax, Tool
+from lightwell.model.tokenization.chat_formats.lark import HEADER, Merged, quoted
+from lightwell.model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 _LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/", "SPACES": r"/[ \t\r\n]*/"}
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,40}"}

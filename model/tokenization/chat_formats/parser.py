@@ -6,10 +6,10 @@ import secrets
 import string
 from collections.abc import Callable, Collection, Sequence
 
-from model.tokenization.chat_formats.arguments import ArgumentsReader, ObjectReader, num_begun, reader_of
-from model.tokenization.chat_formats.call_syntax import CallSyntax, Heads, Tool, id_in, num_matched
-from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
-from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
+from lightwell.model.tokenization.chat_formats.arguments import ArgumentsReader, ObjectReader, num_begun, reader_of
+from lightwell.model.tokenization.chat_formats.call_syntax import CallSyntax, Heads, Tool, id_in, num_matched
+from lightwell.model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from lightwell.model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 _SPACE = " \t\r\n"
 """White space, as in the grammars of answers."""

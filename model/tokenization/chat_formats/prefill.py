@@ -4,8 +4,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from model.tokenization.chat_formats.for_simple_templates import REASONING_FIELDS, Row
-from model.tokenization.template_client import ChatTemplateError
+from lightwell.model.tokenization.chat_formats.for_simple_templates import REASONING_FIELDS, Row
+from lightwell.model.tokenization.template_client import ChatTemplateError
 
 _MARK = "ZqEndOfPrefill "
 """Mark after the text that is continued. The space shows whether a template strips the text."""

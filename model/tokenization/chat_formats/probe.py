@@ -10,9 +10,16 @@ from functools import partial
 from itertools import product, takewhile
 from typing import Any
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, ID, ID_CHARACTERS, BareSyntax, CallSyntax, PairSyntax
-from model.tokenization.chat_formats.thoughts import end_before_token
-from model.tokenization.template_client import ChatTemplateError
+from lightwell.model.tokenization.chat_formats.call_syntax import (
+    GENERIC,
+    ID,
+    ID_CHARACTERS,
+    BareSyntax,
+    CallSyntax,
+    PairSyntax,
+)
+from lightwell.model.tokenization.chat_formats.thoughts import end_before_token
+from lightwell.model.tokenization.template_client import ChatTemplateError
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
 """Renders messages and tools with the template, without a generation prompt. Raises ChatTemplateError."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from model.tokenization.chat_formats.for_simple_templates import REASONING_FIELDS
-from model.tokenization.template_client import ChatTemplateError
+from lightwell.model.tokenization.chat_formats.for_simple_templates import REASONING_FIELDS
+from lightwell.model.tokenization.template_client import ChatTemplateError
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint.files import open_file
-from model.checkpoint.folder import ModelLoadError
-from server.config.auth.quotas import PRIORITIES, KeyLimits, KeyUse
+from lightwell.model.checkpoint.files import open_file
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.server.config.auth.quotas import PRIORITIES, KeyLimits, KeyUse
 
 logger = logging.getLogger(__name__)
 

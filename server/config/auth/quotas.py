@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.config.auth.rate_estimate import RateEstimate, retry_after
+from lightwell.server.config.auth.rate_estimate import RateEstimate, retry_after
 
 PRIORITIES = range(-1000, 1001)
 """The priorities that a request may have; the lower, the earlier."""

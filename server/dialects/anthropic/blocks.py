@@ -7,11 +7,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from model.tokenization.chat_formats.message import ToolCallDelta
-from server.engine.messages.outputs import Array
-from server.generation.attention_rows import RowWriter
-from server.generation.conversation import ChatPiece
-from server.http.tensor_formats import JsonArray
+from lightwell.model.tokenization.chat_formats.message import ToolCallDelta
+from lightwell.server.engine.messages.outputs import Array
+from lightwell.server.generation.attention_rows import RowWriter
+from lightwell.server.generation.conversation import ChatPiece
+from lightwell.server.http.tensor_formats import JsonArray
 
 Event = dict[str, Any]
 Kind = Literal["thinking", "text", "tool_use"]

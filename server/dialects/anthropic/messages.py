@@ -8,17 +8,17 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.anthropic.blocks import ContentWriter, Event
-from server.dialects.anthropic.translation import chat_request
-from server.dialects.responses import json_response, large_response, model_name, new_answer_id
-from server.generation.acceptance import accept, current_request
-from server.generation.context import AppContext
-from server.generation.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import check_route
-from server.http.error_shapes import error_json
-from server.http.sse import EventStream, event, unless_disconnected
-from server.schemas.anthropic.messages import (
+from lightwell.server.dialects.anthropic.blocks import ContentWriter, Event
+from lightwell.server.dialects.anthropic.translation import chat_request
+from lightwell.server.dialects.responses import json_response, large_response, model_name, new_answer_id
+from lightwell.server.generation.acceptance import accept, current_request
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import check_route
+from lightwell.server.http.error_shapes import error_json
+from lightwell.server.http.sse import EventStream, event, unless_disconnected
+from lightwell.server.schemas.anthropic.messages import (
     CountTokensAnswer,
     CountTokensRequest,
     MessagesAnswer,

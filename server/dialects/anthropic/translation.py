@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.generation.prompts.field_names import FieldNames
-from server.generation.request import ChatRequest, shared_fields
-from server.http.error_handlers import translated
-from server.http.errors import BadRequest
-from server.schemas.anthropic.blocks import (
+from lightwell.server.generation.prompts.field_names import FieldNames
+from lightwell.server.generation.request import ChatRequest, shared_fields
+from lightwell.server.http.error_handlers import translated
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.schemas.anthropic.blocks import (
     AnthropicMessage,
     ResultBlock,
     TextBlock,
@@ -18,10 +18,10 @@ from server.schemas.anthropic.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from server.schemas.anthropic.messages import ConversationFields, MessagesRequest, Tool, ToolChoice
-from server.schemas.chat_fields import ChatFields
-from server.schemas.chat_templates import THINKING_SWITCHES
-from server.schemas.structured_outputs import Constraint
+from lightwell.server.schemas.anthropic.messages import ConversationFields, MessagesRequest, Tool, ToolChoice
+from lightwell.server.schemas.chat_fields import ChatFields
+from lightwell.server.schemas.chat_templates import THINKING_SWITCHES
+from lightwell.server.schemas.structured_outputs import Constraint
 
 _NAMES = {
     "tool_choice.function": "tool_choice",

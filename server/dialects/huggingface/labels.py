@@ -7,15 +7,15 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.judgements.pairs import Texts
-from server.dialects.judgements.ranking import pair_fields
-from server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.dialects.judgements.scoring import check_labels, labels_of, probabilities_of, run_head
-from server.dialects.responses import large_response
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.http.sse import unless_disconnected
-from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
+from lightwell.server.dialects.judgements.pairs import Texts
+from lightwell.server.dialects.judgements.ranking import pair_fields
+from lightwell.server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
+from lightwell.server.dialects.judgements.scoring import check_labels, labels_of, probabilities_of, run_head
+from lightwell.server.dialects.responses import large_response
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.schemas.judgements.classifying import PredictAnswer, PredictRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

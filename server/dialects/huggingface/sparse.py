@@ -6,19 +6,19 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.huggingface.tei import cut_fields
-from server.dialects.responses import tensor_response
-from server.engine.messages.request import SparseTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.embeddings import embed_inputs
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import SPARSE
-from server.generation.tasks import TaskResult, Work, check_capture, run_all
-from server.http.errors import answer_too_large
-from server.http.sse import unless_disconnected
-from server.http.tensor_formats import Format, as_numpy
-from server.schemas.embeddings import EmbeddingRequest, SparseEmbeddingRequest, SparseValue
+from lightwell.server.dialects.huggingface.tei import cut_fields
+from lightwell.server.dialects.responses import tensor_response
+from lightwell.server.engine.messages.request import SparseTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.embeddings import embed_inputs
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import SPARSE
+from lightwell.server.generation.tasks import TaskResult, Work, check_capture, run_all
+from lightwell.server.http.errors import answer_too_large
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.http.tensor_formats import Format, as_numpy
+from lightwell.server.schemas.embeddings import EmbeddingRequest, SparseEmbeddingRequest, SparseValue
 
 _VALUE_BYTES = 40
 """Most bytes of a word and its weight as JSON."""

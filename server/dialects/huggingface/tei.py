@@ -6,21 +6,21 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.responses import json_response, large_response
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.embeddings import embed_vectors
-from server.generation.prompts.field_names import FieldNames
-from server.generation.prompts.prompt import encoder_limit
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import is_for_text
-from server.http.errors import BadRequest
-from server.http.tensor_formats import JsonArray
-from server.observability.version import lightwell_version
-from server.schemas.base import MAX_PROMPTS
-from server.schemas.embeddings import TeiCut, TeiInputFields
-from server.schemas.huggingface import EmbedRequest, SimilarityRequest
-from server.schemas.sampling import MAX_STOP_STRINGS
+from lightwell.server.dialects.responses import json_response, large_response
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.embeddings import embed_vectors
+from lightwell.server.generation.prompts.field_names import FieldNames
+from lightwell.server.generation.prompts.prompt import encoder_limit
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import is_for_text
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.tensor_formats import JsonArray
+from lightwell.server.observability.version import lightwell_version
+from lightwell.server.schemas.base import MAX_PROMPTS
+from lightwell.server.schemas.embeddings import TeiCut, TeiInputFields
+from lightwell.server.schemas.huggingface import EmbedRequest, SimilarityRequest
+from lightwell.server.schemas.sampling import MAX_STOP_STRINGS
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

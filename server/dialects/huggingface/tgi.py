@@ -11,28 +11,34 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.huggingface.labels import predict
-from server.dialects.huggingface.tei import embed, similarity
-from server.dialects.judgements.ranking import rank_texts
-from server.generation.acceptance import accept
-from server.generation.choices import Piece
-from server.generation.completion import completion_jobs
-from server.generation.context import AppContext
-from server.generation.logprobs import prefill_entries, token_entry
-from server.generation.prompts.field_names import FieldNames
-from server.generation.request import PromptRequest, sampling_of
-from server.generation.served_model import ServedModel
-from server.generation.submission import Arrived, Job, begin
-from server.generation.supported_routes import is_for_text, why_not
-from server.http.error_handlers import translated
-from server.http.error_shapes import error_json
-from server.http.errors import BadRequest
-from server.http.sse import EventStream, event, unless_disconnected
-from server.schemas.base import RequestModel
-from server.schemas.huggingface import EmbedRequest, GenerateAnswer, GenerateRequest, SimilarityRequest, TgiGrammar
-from server.schemas.judgements.classifying import PredictRequest
-from server.schemas.judgements.reranking import TeiRerankRequest
-from server.schemas.structured_outputs import Constraint, ResponseFormat
+from lightwell.server.dialects.huggingface.labels import predict
+from lightwell.server.dialects.huggingface.tei import embed, similarity
+from lightwell.server.dialects.judgements.ranking import rank_texts
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.choices import Piece
+from lightwell.server.generation.completion import completion_jobs
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.logprobs import prefill_entries, token_entry
+from lightwell.server.generation.prompts.field_names import FieldNames
+from lightwell.server.generation.request import PromptRequest, sampling_of
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.submission import Arrived, Job, begin
+from lightwell.server.generation.supported_routes import is_for_text, why_not
+from lightwell.server.http.error_handlers import translated
+from lightwell.server.http.error_shapes import error_json
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.sse import EventStream, event, unless_disconnected
+from lightwell.server.schemas.base import RequestModel
+from lightwell.server.schemas.huggingface import (
+    EmbedRequest,
+    GenerateAnswer,
+    GenerateRequest,
+    SimilarityRequest,
+    TgiGrammar,
+)
+from lightwell.server.schemas.judgements.classifying import PredictRequest
+from lightwell.server.schemas.judgements.reranking import TeiRerankRequest
+from lightwell.server.schemas.structured_outputs import Constraint, ResponseFormat
 
 _NAMES = FieldNames(
     {

@@ -6,26 +6,26 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.hooks.point_names import stack_config
-from server.dialects.inspect.inspection import begin, inspection_route, keys_of, rows_of, stack_of
-from server.dialects.responses import input_usage, inspection_head, tensor_response, token_fields, wire_of
-from server.engine.messages.request import AttentionTask, Part
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import (
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.server.dialects.inspect.inspection import begin, inspection_route, keys_of, rows_of, stack_of
+from lightwell.server.dialects.responses import input_usage, inspection_head, tensor_response, token_fields, wire_of
+from lightwell.server.engine.messages.request import AttentionTask, Part
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import (
     AttentionPlan,
     HeadSelection,
     check_answer_size,
     plan_attention,
     select_heads,
 )
-from server.generation.prompts.prompt import Prompt
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import check_part
-from server.generation.tasks import TaskResult, counted_refusals, token_bytes
-from server.http.tensor_formats import Entry, as_numpy, body_pieces
-from server.http.turns import in_turns
-from server.schemas.inspect.attention import AttentionEntry, AttentionRequest
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import check_part
+from lightwell.server.generation.tasks import TaskResult, counted_refusals, token_bytes
+from lightwell.server.http.tensor_formats import Entry, as_numpy, body_pieces
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.inspect.attention import AttentionEntry, AttentionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -14,11 +14,11 @@ from fastapi import APIRouter, Request
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
-from model.analysis.arrays import Float64, Floats
-from model.analysis.contributions import opened, value_attributions, value_norms, value_vectors
-from model.config import ModelConfig
-from model.hooks.point_names import stack_config
-from server.dialects.inspect.inspection import (
+from lightwell.model.analysis.arrays import Float64, Floats
+from lightwell.model.analysis.contributions import opened, value_attributions, value_norms, value_vectors
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.server.dialects.inspect.inspection import (
     Asked,
     Inspection,
     NamedToken,
@@ -33,20 +33,20 @@ from server.dialects.inspect.inspection import (
     rows_of,
     stack_of,
 )
-from server.dialects.parts.logit_parts import LogitParts, check_attributable, output_norm
-from server.dialects.parts.stream_parts import ATTENTION, Added, Changes, StreamParts
-from server.engine.messages.request import Intervention, Part, PointCapture, TraceTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import resolve, resolve_attending
-from server.generation.prompts.prompt import Prompt
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import check_part
-from server.http.errors import BadRequest
-from server.http.trace_body import DescribedEntry
-from server.http.turns import in_turns
-from server.schemas.base import Selector, wrong
-from server.schemas.inspect.inputs import HEADS, LAYERS, PART, InspectionEntry, InspectionRequest, Target
+from lightwell.server.dialects.parts.logit_parts import LogitParts, check_attributable, output_norm
+from lightwell.server.dialects.parts.stream_parts import ATTENTION, Added, Changes, StreamParts
+from lightwell.server.engine.messages.request import Intervention, Part, PointCapture, TraceTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import resolve, resolve_attending
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import check_part
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.trace_body import DescribedEntry
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.base import Selector, wrong
+from lightwell.server.schemas.inspect.inputs import HEADS, LAYERS, PART, InspectionEntry, InspectionRequest, Target
 
 Pairs = tuple[tuple[int, int], ...]
 AXES = ("layer", "head", "query", "key")

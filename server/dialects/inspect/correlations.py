@@ -8,23 +8,23 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from model.analysis.correlations import correlations as correlate
-from model.analysis.correlations import gaussian_information, independent_information
-from model.config import ModelConfig
-from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
-from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route
-from server.engine.messages.request import TraceTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import resolve
-from server.generation.interventions.trace_plan import ChosenPoint, choose_heads, head_axis, lengths_at
-from server.http.errors import BadRequest
-from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedEntry
-from server.http.turns import in_turns
-from server.schemas.base import AnswerModel, Index, Selector
-from server.schemas.inspect.inputs import DescribedArrayAnswer, InspectionRequest
-from server.schemas.inspect.interventions import PointName
+from lightwell.model.analysis.correlations import correlations as correlate
+from lightwell.model.analysis.correlations import gaussian_information, independent_information
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
+from lightwell.server.dialects.inspect.inspection import Inspection, begin, described, inspection_route
+from lightwell.server.engine.messages.request import TraceTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import resolve
+from lightwell.server.generation.interventions.trace_plan import ChosenPoint, choose_heads, head_axis, lengths_at
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.tensor_formats import NumpyArray
+from lightwell.server.http.trace_body import DescribedEntry
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.base import AnswerModel, Index, Selector
+from lightwell.server.schemas.inspect.inputs import DescribedArrayAnswer, InspectionRequest
+from lightwell.server.schemas.inspect.interventions import PointName
 
 MAX_STRONGEST = 10_000
 MAX_PRODUCTS = 20_000_000_000

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from model.analysis.explanation import Observed, Steps, differences
-from model.analysis.explanation import explain as take_steps
-from model.config import ModelConfig
-from model.hooks.point_names import stack_config
-from server.dialects.inspect.inspection import (
+from lightwell.model.analysis.explanation import Observed, Steps, differences
+from lightwell.model.analysis.explanation import explain as take_steps
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.server.dialects.inspect.inspection import (
     Inspection,
     asked_of_weights,
     begin,
@@ -22,17 +22,17 @@ from server.dialects.inspect.inspection import (
     keys_of,
     stack_of,
 )
-from server.engine.messages.request import Part, PointCapture, TraceTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import resolve, resolve_attending
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import check_part
-from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedArray, DescribedEntry
-from server.http.turns import in_turns
-from server.schemas.base import AnswerModel, Index
-from server.schemas.inspect.inputs import PART, InspectionEntry, InspectionRequest
+from lightwell.server.engine.messages.request import Part, PointCapture, TraceTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import resolve, resolve_attending
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import check_part
+from lightwell.server.http.tensor_formats import NumpyArray
+from lightwell.server.http.trace_body import DescribedArray, DescribedEntry
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.base import AnswerModel, Index
+from lightwell.server.schemas.inspect.inputs import PART, InspectionEntry, InspectionRequest
 
 _OF_QUERY = ("hook_q", "hook_rot_q", "hook_attn_scores", "hook_pattern", "hook_z", "hook_result")
 _OF_KEYS = ("hook_k", "hook_rot_k", "hook_v")

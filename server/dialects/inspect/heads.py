@@ -9,22 +9,29 @@ from fastapi import APIRouter, Request
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
-from model.analysis.head_scores import MEASURES, repeated_random_tokens, repeated_text_scores, text_scores
-from model.hooks.point_names import stack_config
-from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
-from server.engine.messages.request import HeadScoresTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import HeadSelection, every_head
-from server.generation.prompts.prompt import encoder_limit
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import check_part
-from server.http.errors import BadRequest
-from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedEntry
-from server.schemas.base import PromptInput, Selector, wrong
-from server.schemas.chat_messages import Messages
-from server.schemas.inspect.inputs import LAYERS, STACK, InspectionEntry, InspectionRequest, OwnPart
+from lightwell.model.analysis.head_scores import MEASURES, repeated_random_tokens, repeated_text_scores, text_scores
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.server.dialects.inspect.inspection import (
+    Inspection,
+    begin,
+    described,
+    inspection_route,
+    rows_of,
+    stack_of,
+)
+from lightwell.server.engine.messages.request import HeadScoresTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import HeadSelection, every_head
+from lightwell.server.generation.prompts.prompt import encoder_limit
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import check_part
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.tensor_formats import NumpyArray
+from lightwell.server.http.trace_body import DescribedEntry
+from lightwell.server.schemas.base import PromptInput, Selector, wrong
+from lightwell.server.schemas.chat_messages import Messages
+from lightwell.server.schemas.inspect.inputs import LAYERS, STACK, InspectionEntry, InspectionRequest, OwnPart
 
 _DEFAULT_REPEAT = 50
 """Random tokens before they are repeated, as in TransformerLens's Main_Demo."""

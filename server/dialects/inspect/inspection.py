@@ -16,9 +16,9 @@ from fastapi.types import DecoratedCallable
 from pydantic import Field, create_model
 from starlette.responses import Response
 
-from model.hooks.points import Stack
-from server.dialects.parts.stream_parts import point_capture
-from server.dialects.responses import (
+from lightwell.model.hooks.points import Stack
+from lightwell.server.dialects.parts.stream_parts import point_capture
+from lightwell.server.dialects.responses import (
     both_stacks_fields,
     check_num_values,
     input_usage,
@@ -26,23 +26,23 @@ from server.dialects.responses import (
     tensor_response,
     tensor_route,
 )
-from server.engine.messages.request import Intervention, Part, PointCapture, Task, WeightsTask
-from server.generation.interventions.reading import read_all_interventions
-from server.generation.interventions.selectors import Selector, resolve
-from server.generation.prompts.inputs import read_inputs
-from server.generation.prompts.prompt import NOTHING, Prompt, check_ids
-from server.generation.prompts.text_parts import naming
-from server.generation.served_model import ServedModel
-from server.generation.tasks import TaskResult, Work, check_capture, counted_refusals, run_all, token_bytes
-from server.http.errors import BadRequest, PayloadTooLarge, shown
-from server.http.sse import ClientGone, unless_disconnected
-from server.http.tensor_formats import Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
-from server.http.trace_body import DescribedArray, DescribedEntry
-from server.http.turns import in_turns
-from server.schemas.base import AnswerModel, InspectionAnswer, ListAnswer
-from server.schemas.inspect.attention import AttentionRequest
-from server.schemas.inspect.inputs import InspectionRequest
-from server.schemas.inspect.trace import TraceRequest
+from lightwell.server.engine.messages.request import Intervention, Part, PointCapture, Task, WeightsTask
+from lightwell.server.generation.interventions.reading import read_all_interventions
+from lightwell.server.generation.interventions.selectors import Selector, resolve
+from lightwell.server.generation.prompts.inputs import read_inputs
+from lightwell.server.generation.prompts.prompt import NOTHING, Prompt, check_ids
+from lightwell.server.generation.prompts.text_parts import naming
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import TaskResult, Work, check_capture, counted_refusals, run_all, token_bytes
+from lightwell.server.http.errors import BadRequest, PayloadTooLarge, shown
+from lightwell.server.http.sse import ClientGone, unless_disconnected
+from lightwell.server.http.tensor_formats import Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
+from lightwell.server.http.trace_body import DescribedArray, DescribedEntry
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.base import AnswerModel, InspectionAnswer, ListAnswer
+from lightwell.server.schemas.inspect.attention import AttentionRequest
+from lightwell.server.schemas.inspect.inputs import InspectionRequest
+from lightwell.server.schemas.inspect.trace import TraceRequest
 
 T = TypeVar("T")
 Tensors = dict[str, NumpyArray]

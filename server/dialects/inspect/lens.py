@@ -12,15 +12,22 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from server.dialects.inspect.inspection import Inspection, NamedToken, begin, described, inspection_route, read_token
-from server.engine.messages.request import LensTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import resolve
-from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedEntry
-from server.schemas.base import Selector
-from server.schemas.inspect.inputs import InspectionEntry, InspectionRequest, Target
+from lightwell.server.dialects.inspect.inspection import (
+    Inspection,
+    NamedToken,
+    begin,
+    described,
+    inspection_route,
+    read_token,
+)
+from lightwell.server.engine.messages.request import LensTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import resolve
+from lightwell.server.http.tensor_formats import NumpyArray
+from lightwell.server.http.trace_body import DescribedEntry
+from lightwell.server.schemas.base import Selector
+from lightwell.server.schemas.inspect.inputs import InspectionEntry, InspectionRequest, Target
 
 MAX_LENS_TOKENS = 100
 _NAMED_BYTES = 10

@@ -11,24 +11,31 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from model.hooks.point_names import stacks
-from model.sampling.distribution import distribution
-from server.dialects.inspect.inspection import Inspection, NamedToken, begin, capture, described, inspection_route
-from server.dialects.inspect.token_reasons import explained_token, read_versus
-from server.dialects.parts.reasons import explain
-from server.engine.messages.request import TraceTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import resolve
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest
-from server.http.sse import unless_disconnected
-from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedArray, DescribedEntry
-from server.http.turns import in_turns
-from server.schemas.base import AnswerModel, Index
-from server.schemas.inspect.inputs import InspectionEntry, InspectionRequest
-from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
+from lightwell.model.hooks.point_names import stacks
+from lightwell.model.sampling.distribution import distribution
+from lightwell.server.dialects.inspect.inspection import (
+    Inspection,
+    NamedToken,
+    begin,
+    capture,
+    described,
+    inspection_route,
+)
+from lightwell.server.dialects.inspect.token_reasons import explained_token, read_versus
+from lightwell.server.dialects.parts.reasons import explain
+from lightwell.server.engine.messages.request import TraceTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import resolve
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.http.tensor_formats import NumpyArray
+from lightwell.server.http.trace_body import DescribedArray, DescribedEntry
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.base import AnswerModel, Index
+from lightwell.server.schemas.inspect.inputs import InspectionEntry, InspectionRequest
+from lightwell.server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
 
 MAX_TEMPERATURES = 64
 MAX_SHOWN_TOKENS = 1024

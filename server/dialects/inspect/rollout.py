@@ -7,21 +7,28 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from model.analysis.rollout import flow
-from model.analysis.rollout import rollout as roll
-from model.hooks.point_names import stack_config
-from model.kernels.library import levels as kernel_levels
-from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
-from server.engine.messages.request import AttentionCapture, AttentionTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import resolve
-from server.generation.supported_routes import check_part
-from server.http.errors import BadRequest
-from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedEntry
-from server.schemas.base import Selector
-from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
+from lightwell.model.analysis.rollout import flow
+from lightwell.model.analysis.rollout import rollout as roll
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.model.kernels.library import levels as kernel_levels
+from lightwell.server.dialects.inspect.inspection import (
+    Inspection,
+    begin,
+    described,
+    inspection_route,
+    rows_of,
+    stack_of,
+)
+from lightwell.server.engine.messages.request import AttentionCapture, AttentionTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import resolve
+from lightwell.server.generation.supported_routes import check_part
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.tensor_formats import NumpyArray
+from lightwell.server.http.trace_body import DescribedEntry
+from lightwell.server.schemas.base import Selector
+from lightwell.server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
 
 MAX_FLOW_WORK = 400_000_000
 """Most edges of the graphs, times the target inputs of flows: about six seconds of one core."""

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from server.dialects.inspect.inspection import NamedToken, read_token
-from server.dialects.parts.passes import ExplainedLogit
-from server.dialects.parts.reasons import check_explainable
-from server.generation.prompts.prompt import Prompt
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest, shown
-from server.http.tensor_formats import NumpyArray
-from server.schemas.judgements.reasons import Explain
+from lightwell.server.dialects.inspect.inspection import NamedToken, read_token
+from lightwell.server.dialects.parts.passes import ExplainedLogit
+from lightwell.server.dialects.parts.reasons import check_explainable
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest, shown
+from lightwell.server.http.tensor_formats import NumpyArray
+from lightwell.server.schemas.judgements.reasons import Explain
 
 _SOME = 8
 """Number of likeliest tokens that are sorted to find the first three."""

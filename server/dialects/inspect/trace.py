@@ -6,24 +6,24 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.inspect.inspection import Asked, begin, inspection_route
-from server.dialects.responses import both_stacks_fields, wire_of
-from server.engine.messages.request import TraceTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.trace_plan import (
+from lightwell.server.dialects.inspect.inspection import Asked, begin, inspection_route
+from lightwell.server.dialects.responses import both_stacks_fields, wire_of
+from lightwell.server.engine.messages.request import TraceTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.trace_plan import (
     Lengths,
     PlannedPoint,
     check_trace_size,
     choose_points,
     plan_inputs,
 )
-from server.generation.prompts.prompt import Prompt
-from server.generation.served_model import ServedModel
-from server.generation.tasks import TaskResult, counted_refusals, token_bytes
-from server.http.tensor_formats import as_numpy
-from server.http.trace_body import DescribedArray, DescribedEntry
-from server.schemas.inspect.trace import TraceEntry, TraceRequest
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import TaskResult, counted_refusals, token_bytes
+from lightwell.server.http.tensor_formats import as_numpy
+from lightwell.server.http.trace_body import DescribedArray, DescribedEntry
+from lightwell.server.schemas.inspect.trace import TraceEntry, TraceRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -8,18 +8,25 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from model.analysis.trajectory import trajectory as measure
-from model.hooks.point_names import stack_config
-from server.dialects.inspect.inspection import Inspection, begin, capture, described, inspection_route, stack_of
-from server.engine.messages.request import Part, TraceTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.supported_routes import check_part
-from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedEntry
-from server.http.turns import in_turns
-from server.schemas.base import Selector
-from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
+from lightwell.model.analysis.trajectory import trajectory as measure
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.server.dialects.inspect.inspection import (
+    Inspection,
+    begin,
+    capture,
+    described,
+    inspection_route,
+    stack_of,
+)
+from lightwell.server.engine.messages.request import Part, TraceTask
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.supported_routes import check_part
+from lightwell.server.http.tensor_formats import NumpyArray
+from lightwell.server.http.trace_body import DescribedEntry
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.base import Selector
+from lightwell.server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
 
 
 class TrajectoryRequest(InspectionRequest):

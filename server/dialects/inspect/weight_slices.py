@@ -12,21 +12,27 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from model.analysis.matrices import NamedWeight, UnknownMatrix
-from model.analysis.weight_names import find_weight, list_weights
-from server.dialects.auth_route import KEY_IN_SCOPE
-from server.dialects.inspect.inspection import asked_of_weights, described, inspection_route
-from server.dialects.inspect.weights import answer_about_weights, ask_about_weights, check_once, find_weights, layer_of
-from server.dialects.responses import check_num_values, head_of, wire_of
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import resolve, span
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import ROUTE_OF_WEIGHTS, why_no_weights
-from server.http.errors import BadRequest, Forbidden, shown
-from server.http.tensor_formats import VALUE_BYTES, EncodingFormat, Wire, negotiate
-from server.http.trace_body import DescribedEntry
-from server.schemas.base import AnswerModel, Index, ListAnswer, Text
-from server.schemas.inspect.inputs import DescribedArrayAnswer
+from lightwell.model.analysis.matrices import NamedWeight, UnknownMatrix
+from lightwell.model.analysis.weight_names import find_weight, list_weights
+from lightwell.server.dialects.auth_route import KEY_IN_SCOPE
+from lightwell.server.dialects.inspect.inspection import asked_of_weights, described, inspection_route
+from lightwell.server.dialects.inspect.weights import (
+    answer_about_weights,
+    ask_about_weights,
+    check_once,
+    find_weights,
+    layer_of,
+)
+from lightwell.server.dialects.responses import check_num_values, head_of, wire_of
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import resolve, span
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import ROUTE_OF_WEIGHTS, why_no_weights
+from lightwell.server.http.errors import BadRequest, Forbidden, shown
+from lightwell.server.http.tensor_formats import VALUE_BYTES, EncodingFormat, Wire, negotiate
+from lightwell.server.http.trace_body import DescribedEntry
+from lightwell.server.schemas.base import AnswerModel, Index, ListAnswer, Text
+from lightwell.server.schemas.inspect.inputs import DescribedArrayAnswer
 
 _BYTES_OF_A_NAME = 64
 """Bytes of the stored format of one weight, approximately."""

@@ -7,28 +7,43 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from model.analysis import spectra
-from model.analysis.census import take_census
-from model.analysis.census_report import as_json
-from model.analysis.matrices import NamedWeight, UnknownMatrix, find_matrix
-from model.config import ModelConfig
-from model.hooks.point_names import stack_config
-from server.dialects.inspect.inspection import Asked, Tensors, asked_of_weights, described, inspection_route, stack_of
-from server.dialects.responses import check_num_values, head_of, tensor_response
-from server.engine.messages.request import Part
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.interventions.selectors import every_head, resolve
-from server.generation.prompts.prompt import NOTHING
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import check_part
-from server.generation.tasks import Work, run_all
-from server.http.errors import BadRequest, NotFound, shown
-from server.http.sse import unless_disconnected
-from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
-from server.http.trace_body import DescribedArray, DescribedEntry
-from server.schemas.base import AnswerModel, Index, ListAnswer, RunFields, Selector, Text
-from server.schemas.inspect.inputs import ARRAY_FORMAT, HEADS, LAYERS, DescribedArrayAnswer
+from lightwell.model.analysis import spectra
+from lightwell.model.analysis.census import take_census
+from lightwell.model.analysis.census_report import as_json
+from lightwell.model.analysis.matrices import NamedWeight, UnknownMatrix, find_matrix
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.server.dialects.inspect.inspection import (
+    Asked,
+    Tensors,
+    asked_of_weights,
+    described,
+    inspection_route,
+    stack_of,
+)
+from lightwell.server.dialects.responses import check_num_values, head_of, tensor_response
+from lightwell.server.engine.messages.request import Part
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.selectors import every_head, resolve
+from lightwell.server.generation.prompts.prompt import NOTHING
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import check_part
+from lightwell.server.generation.tasks import Work, run_all
+from lightwell.server.http.errors import BadRequest, NotFound, shown
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.http.tensor_formats import (
+    EncodingFormat,
+    Format,
+    NumpyArray,
+    as_numpy,
+    body_pieces,
+    check_npy,
+    negotiate,
+)
+from lightwell.server.http.trace_body import DescribedArray, DescribedEntry
+from lightwell.server.schemas.base import AnswerModel, Index, ListAnswer, RunFields, Selector, Text
+from lightwell.server.schemas.inspect.inputs import ARRAY_FORMAT, HEADS, LAYERS, DescribedArrayAnswer
 
 MAX_SAMPLED_PAIRS = 10_000_000
 MAX_COMPOSED_HEADS = 256

@@ -5,8 +5,8 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.dialects.judgements.scoring import (
+from lightwell.server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
+from lightwell.server.dialects.judgements.scoring import (
     NUMBER_BYTES,
     Scores,
     check_labels,
@@ -17,12 +17,12 @@ from server.dialects.judgements.scoring import (
     run_ids,
     scored_answer,
 )
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.prompts.prompt import Prompt, fit_input, keep_end, read_prompts
-from server.generation.served_model import ServedModel
-from server.http.sse import unless_disconnected
-from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.prompts.prompt import Prompt, fit_input, keep_end, read_prompts
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

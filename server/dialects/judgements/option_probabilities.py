@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from server.dialects.judgements.questions import Asked, Question, ask
-from server.dialects.parts.passes import ExplainedLogit
-from server.dialects.parts.reasons import check_explainable, explain
-from server.engine.messages.request import GenerateTask
-from server.engine.messages.sampling_params import SamplingParams
-from server.generation.served_model import ServedModel
-from server.generation.tasks import TaskResult, Work, run_all
-from server.http.errors import BadRequest, EngineError, shown
-from server.schemas.chat_messages import ChatMessage
-from server.schemas.judgements.fields import JudgementFields
-from server.schemas.judgements.reasons import Explain
+from lightwell.server.dialects.judgements.questions import Asked, Question, ask
+from lightwell.server.dialects.parts.passes import ExplainedLogit
+from lightwell.server.dialects.parts.reasons import check_explainable, explain
+from lightwell.server.engine.messages.request import GenerateTask
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import TaskResult, Work, run_all
+from lightwell.server.http.errors import BadRequest, EngineError, shown
+from lightwell.server.schemas.chat_messages import ChatMessage
+from lightwell.server.schemas.judgements.fields import JudgementFields
+from lightwell.server.schemas.judgements.reasons import Explain
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from model.network.cross_encoder import ScoreDefaults
-from model.network.sentence_transformers import EmbeddingDefaults
-from model.tokenization.chat_template import ChatTemplateError
-from model.tokenization.tokenizer import Encoding
-from server.generation.prompts.prompt import Prompt, check_tokens, packed
-from server.generation.prompts.text_parts import Keep, bounded, part_for
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest, shown
-from server.schemas.base import encodable
+from lightwell.model.network.cross_encoder import ScoreDefaults
+from lightwell.model.network.sentence_transformers import EmbeddingDefaults
+from lightwell.model.tokenization.chat_template import ChatTemplateError
+from lightwell.model.tokenization.tokenizer import Encoding
+from lightwell.server.generation.prompts.prompt import Prompt, check_tokens, packed
+from lightwell.server.generation.prompts.text_parts import Keep, bounded, part_for
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest, shown
+from lightwell.server.schemas.base import encodable
 
 Texts = tuple[str, ...]
 """One text, or the two of a pair."""

@@ -9,13 +9,13 @@ from itertools import product
 from string import ascii_uppercase, digits
 from typing import Any, Literal
 
-from model.tokenization.tokenizer import Tokenizer
-from server.generation.prompts.chat_rows import render_chat
-from server.generation.prompts.prompt import Prompt, encode, read_prompts
-from server.generation.prompts.text_parts import bounded
-from server.generation.served_model import ServedModel
-from server.http.errors import ApiError, BadRequest
-from server.schemas.chat_messages import ChatMessage
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.generation.prompts.chat_rows import render_chat
+from lightwell.server.generation.prompts.prompt import Prompt, encode, read_prompts
+from lightwell.server.generation.prompts.text_parts import bounded
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import ApiError, BadRequest
+from lightwell.server.schemas.chat_messages import ChatMessage
 
 _PLACE = "<<the question is here>>"
 """Placeholder for the question while the chat template writes the conversation."""

@@ -7,15 +7,15 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.dialects.judgements.scoring import score_pairs, scores_of
-from server.dialects.responses import large_response
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.served_model import ServedModel
-from server.http.sse import unless_disconnected
-from server.schemas.judgements.head_fields import PairFields, TeiReadFields
-from server.schemas.judgements.reranking import TeiRerankRequest
+from lightwell.server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
+from lightwell.server.dialects.judgements.scoring import score_pairs, scores_of
+from lightwell.server.dialects.responses import large_response
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.schemas.judgements.head_fields import PairFields, TeiReadFields
+from lightwell.server.schemas.judgements.reranking import TeiRerankRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from server.dialects.judgements.scoring import Scored, labels_of
-from server.dialects.parts.passes import ExplainedLogit
-from server.dialects.parts.reasons import check_explainable, explain
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest, shown
-from server.schemas.judgements.reasons import Explain
+from lightwell.server.dialects.judgements.scoring import Scored, labels_of
+from lightwell.server.dialects.parts.passes import ExplainedLogit
+from lightwell.server.dialects.parts.reasons import check_explainable, explain
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest, shown
+from lightwell.server.schemas.judgements.reasons import Explain
 
 
 def check_head_reasons(model: ServedModel, options: Explain | None, num_explained: int) -> None:

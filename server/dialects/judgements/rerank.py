@@ -5,11 +5,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.judgements.ranking import rank, rank_texts
-from server.dialects.responses import large_response, model_name, new_answer_id
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.schemas.judgements.reranking import (
+from lightwell.server.dialects.judgements.ranking import rank, rank_texts
+from lightwell.server.dialects.responses import large_response, model_name, new_answer_id
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.schemas.judgements.reranking import (
     AnyRerankRequest,
     RerankAnswer,
     RerankRequest,

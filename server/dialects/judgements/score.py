@@ -5,14 +5,14 @@ from collections.abc import Callable
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.judgements.pairs import Texts
-from server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.dialects.judgements.scoring import score_pairs, scored_answer, scores_of
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.http.errors import BadRequest
-from server.http.sse import unless_disconnected
-from server.schemas.judgements.scoring import ScoreAnswer, ScoreRequest
+from lightwell.server.dialects.judgements.pairs import Texts
+from lightwell.server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
+from lightwell.server.dialects.judgements.scoring import score_pairs, scored_answer, scores_of
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.schemas.judgements.scoring import ScoreAnswer, ScoreRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -10,20 +10,20 @@ import numpy as np
 import orjson
 from starlette.responses import Response
 
-from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
-from server.dialects.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
-from server.dialects.responses import large_response, model_name, new_answer_id
-from server.engine.messages.request import ClassifyTask, PointCapture, Task, TraceTask
-from server.generation.embeddings import embed_task, embedding_work
-from server.generation.prompts.inputs import between_stacks
-from server.generation.prompts.prompt import Prompt, encoder_limit
-from server.generation.prompts.text_parts import groups_of
-from server.generation.served_model import ServedModel
-from server.generation.tasks import TaskResult, Work, counted_refusals, run_all
-from server.http.errors import BadRequest, answer_too_large
-from server.http.tensor_formats import as_numpy
-from server.schemas.embeddings import EmbeddingRequest
-from server.schemas.judgements.head_fields import PairFields, ReadFields
+from lightwell.model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
+from lightwell.server.dialects.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
+from lightwell.server.dialects.responses import large_response, model_name, new_answer_id
+from lightwell.server.engine.messages.request import ClassifyTask, PointCapture, Task, TraceTask
+from lightwell.server.generation.embeddings import embed_task, embedding_work
+from lightwell.server.generation.prompts.inputs import between_stacks
+from lightwell.server.generation.prompts.prompt import Prompt, encoder_limit
+from lightwell.server.generation.prompts.text_parts import groups_of
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import TaskResult, Work, counted_refusals, run_all
+from lightwell.server.http.errors import BadRequest, answer_too_large
+from lightwell.server.http.tensor_formats import as_numpy
+from lightwell.server.schemas.embeddings import EmbeddingRequest
+from lightwell.server.schemas.judgements.head_fields import PairFields, ReadFields
 
 T = TypeVar("T")
 Logits = np.ndarray[Any, np.dtype[np.float32]]

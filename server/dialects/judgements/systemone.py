@@ -6,16 +6,16 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.judgements.option_probabilities import Judgement, judge_with_reasons
-from server.dialects.judgements.questions import Option, Question, user_message
-from server.dialects.responses import large_response, model_name
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.prompts.field_names import FieldNames
-from server.http.sse import unless_disconnected
-from server.schemas.chat_messages import ChatMessage
-from server.schemas.judgements.fields import json_text
-from server.schemas.judgements.systemone import (
+from lightwell.server.dialects.judgements.option_probabilities import Judgement, judge_with_reasons
+from lightwell.server.dialects.judgements.questions import Option, Question, user_message
+from lightwell.server.dialects.responses import large_response, model_name
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.prompts.field_names import FieldNames
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.schemas.chat_messages import ChatMessage
+from lightwell.server.schemas.judgements.fields import json_text
+from lightwell.server.schemas.judgements.systemone import (
     ChoiceOfCriteria,
     ScoreOfCriteria,
     SystemOneAnswer,

@@ -3,14 +3,19 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.ollama.lines import nanoseconds, truncated
-from server.dialects.ollama.translation import accept_named
-from server.dialects.responses import large_response
-from server.generation.acceptance import current_request
-from server.generation.context import AppContext
-from server.generation.embeddings import embed_vectors
-from server.http.tensor_formats import JsonArray
-from server.schemas.ollama import OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaEmbeddingsRequest, OllamaEmbedRequest
+from lightwell.server.dialects.ollama.lines import nanoseconds, truncated
+from lightwell.server.dialects.ollama.translation import accept_named
+from lightwell.server.dialects.responses import large_response
+from lightwell.server.generation.acceptance import current_request
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.embeddings import embed_vectors
+from lightwell.server.http.tensor_formats import JsonArray
+from lightwell.server.schemas.ollama import (
+    OllamaEmbedAnswer,
+    OllamaEmbeddingsAnswer,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+)
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

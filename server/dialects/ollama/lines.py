@@ -9,18 +9,18 @@ from typing import Any
 
 import orjson
 
-from model.tokenization.chat_formats.message import Message, ToolCall, joined
-from server.engine.messages.outputs import TokenLogprobs
-from server.generation.acceptance import current_request
-from server.generation.conversation import ChatPiece
-from server.generation.logprobs import chat_entries
-from server.generation.prompts.prompt import Prompt
-from server.generation.served_model import ServedModel
-from server.generation.submission import Started
-from server.http.error_shapes import error_json
-from server.http.errors import ApiError
-from server.http.sse import one_line
-from server.http.tensor_formats import JsonArray
+from lightwell.model.tokenization.chat_formats.message import Message, ToolCall, joined
+from lightwell.server.engine.messages.outputs import TokenLogprobs
+from lightwell.server.generation.acceptance import current_request
+from lightwell.server.generation.conversation import ChatPiece
+from lightwell.server.generation.logprobs import chat_entries
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.submission import Started
+from lightwell.server.http.error_shapes import error_json
+from lightwell.server.http.errors import ApiError
+from lightwell.server.http.sse import one_line
+from lightwell.server.http.tensor_formats import JsonArray
 
 NDJSON = "application/x-ndjson"
 

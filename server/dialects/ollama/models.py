@@ -8,17 +8,17 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from model.analysis.census import take_census
-from model.config import ModelConfig
-from server.config.memory_estimate import resolved_dtype, weight_bytes
-from server.dialects.ollama.translation import can_think, served_name, tagged
-from server.dispatch.served_adapter import ServedAdapter
-from server.generation.context import AppContext
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import why_not
-from server.http.errors import NotFound
-from server.observability.version import lightwell_version
-from server.schemas.ollama import OllamaShowRequest
+from lightwell.model.analysis.census import take_census
+from lightwell.model.config import ModelConfig
+from lightwell.server.config.memory_estimate import resolved_dtype, weight_bytes
+from lightwell.server.dialects.ollama.translation import can_think, served_name, tagged
+from lightwell.server.dispatch.served_adapter import ServedAdapter
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import why_not
+from lightwell.server.http.errors import NotFound
+from lightwell.server.observability.version import lightwell_version
+from lightwell.server.schemas.ollama import OllamaShowRequest
 
 _OPTIONS = {"repetition_penalty": "repeat_penalty"}
 _NEVER = "9999-12-31T23:59:59Z"

@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.tokenization.chat_formats.message import Message, MessageDelta
-from server.dialects.ollama.lines import (
+from lightwell.model.tokenization.chat_formats.message import Message, MessageDelta
+from lightwell.server.dialects.ollama.lines import (
     NDJSON,
     Begun,
     Fields,
@@ -17,16 +17,21 @@ from server.dialects.ollama.lines import (
     generate_fields,
     now,
 )
-from server.dialects.ollama.translation import accept_named, chat_request, chat_request_of_prompt, prompt_request
-from server.dialects.responses import json_response, large_response
-from server.generation.completion import completion_jobs
-from server.generation.context import AppContext
-from server.generation.conversation import ChatPiece, begin_conversation
-from server.generation.request import ChatRequest, PromptRequest
-from server.generation.served_model import ServedModel
-from server.generation.submission import Arrived, Started, begin
-from server.http.sse import EventStream, unless_disconnected
-from server.schemas.ollama import (
+from lightwell.server.dialects.ollama.translation import (
+    accept_named,
+    chat_request,
+    chat_request_of_prompt,
+    prompt_request,
+)
+from lightwell.server.dialects.responses import json_response, large_response
+from lightwell.server.generation.completion import completion_jobs
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.conversation import ChatPiece, begin_conversation
+from lightwell.server.generation.request import ChatRequest, PromptRequest
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.submission import Arrived, Started, begin
+from lightwell.server.http.sse import EventStream, unless_disconnected
+from lightwell.server.schemas.ollama import (
     OllamaChatAnswer,
     OllamaChatRequest,
     OllamaGenerateAnswer,

@@ -5,16 +5,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.prompts.field_names import FieldNames
-from server.generation.request import ChatRequest, PromptRequest, sampling_of, texts_of
-from server.generation.served_model import ServedModel
-from server.http.error_handlers import translated
-from server.http.errors import BadRequest
-from server.schemas.base import RunFields
-from server.schemas.chat_fields import ChatFields
-from server.schemas.ollama import (
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.prompts.field_names import FieldNames
+from lightwell.server.generation.request import ChatRequest, PromptRequest, sampling_of, texts_of
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.error_handlers import translated
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.schemas.base import RunFields
+from lightwell.server.schemas.chat_fields import ChatFields
+from lightwell.server.schemas.ollama import (
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaMessage,
@@ -22,7 +22,7 @@ from server.schemas.ollama import (
     OllamaTextFields,
     OllamaToolCall,
 )
-from server.schemas.structured_outputs import Constraint
+from lightwell.server.schemas.structured_outputs import Constraint
 
 _TAG = ":latest"
 _NAMES = {"max_tokens": "options.num_predict", "thinking_budget": "think", "reasoning_effort": "think"}

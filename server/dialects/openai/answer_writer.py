@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import orjson
 
-from server.dialects.responses import model_name, new_answer_id
-from server.generation.request import shared_fields
-from server.generation.served_model import ServedModel
-from server.generation.submission import Job, Started
-from server.http.sse import DONE, event
-from server.schemas.generation import GenerationFields
+from lightwell.server.dialects.responses import model_name, new_answer_id
+from lightwell.server.generation.request import shared_fields
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.submission import Job, Started
+from lightwell.server.http.sse import DONE, event
+from lightwell.server.schemas.generation import GenerationFields
 
 
 def text_fields(body: GenerationFields) -> dict[str, Any]:

@@ -7,25 +7,25 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
-from server.dialects.inspect.inspection import NamedToken
-from server.dialects.openai.answer_writer import AnswerWriter, text_fields
-from server.dialects.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
-from server.dialects.responses import large_response
-from server.engine.messages.outputs import TokenLogprobs
-from server.generation.acceptance import accept
-from server.generation.choices import Piece
-from server.generation.context import AppContext
-from server.generation.conversation import Answered, ChatPiece, Conversation, begin_conversation
-from server.generation.logprobs import chat_entries, prompt_entries
-from server.generation.prompts.field_names import FieldNames
-from server.generation.request import ChatRequest
-from server.generation.served_model import ServedModel
-from server.http.errors import ApiError
-from server.http.sse import EventStream, event, unless_disconnected
-from server.http.tensor_formats import JsonArray
-from server.http.turns import in_turns
-from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
+from lightwell.model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
+from lightwell.server.dialects.inspect.inspection import NamedToken
+from lightwell.server.dialects.openai.answer_writer import AnswerWriter, text_fields
+from lightwell.server.dialects.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
+from lightwell.server.dialects.responses import large_response
+from lightwell.server.engine.messages.outputs import TokenLogprobs
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.choices import Piece
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.conversation import Answered, ChatPiece, Conversation, begin_conversation
+from lightwell.server.generation.logprobs import chat_entries, prompt_entries
+from lightwell.server.generation.prompts.field_names import FieldNames
+from lightwell.server.generation.request import ChatRequest
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import ApiError
+from lightwell.server.http.sse import EventStream, event, unless_disconnected
+from lightwell.server.http.tensor_formats import JsonArray
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.dialects.inspect.inspection import NamedToken, capture
-from server.dialects.inspect.token_reasons import explained_token, read_versus
-from server.dialects.parts.passes import ExplainedLogit
-from server.dialects.parts.reasons import check_room, explain
-from server.engine.messages.request import TraceTask
-from server.generation.prompts.prompt import Prompt, packed
-from server.generation.request import ChatRequest
-from server.generation.served_model import ServedModel
-from server.generation.tasks import Work, run_all
-from server.http.errors import BadRequest
-from server.http.tensor_formats import as_numpy
-from server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
+from lightwell.server.dialects.inspect.inspection import NamedToken, capture
+from lightwell.server.dialects.inspect.token_reasons import explained_token, read_versus
+from lightwell.server.dialects.parts.passes import ExplainedLogit
+from lightwell.server.dialects.parts.reasons import check_room, explain
+from lightwell.server.engine.messages.request import TraceTask
+from lightwell.server.generation.prompts.prompt import Prompt, packed
+from lightwell.server.generation.request import ChatRequest
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import Work, run_all
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.tensor_formats import as_numpy
+from lightwell.server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
 
 
 def check_chat_reasons(model: ServedModel, request: ChatRequest, options: Explain | None) -> NamedToken | None:

@@ -7,23 +7,23 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.tokenization.detokenizer import Detokenizer
-from server.dialects.openai.answer_writer import AnswerWriter, text_fields
-from server.dialects.responses import large_response
-from server.generation.acceptance import accept
-from server.generation.attention_rows import prompt_rows
-from server.generation.choices import Piece
-from server.generation.completion import completion_jobs
-from server.generation.context import AppContext
-from server.generation.logprobs import LegacyLogprobs, prompt_entries
-from server.generation.prompts.prompt import Prompt
-from server.generation.request import PromptRequest
-from server.generation.served_model import ServedModel
-from server.generation.submission import Arrived, Collected, Job, Started, begin, collect, start, token_writer
-from server.http.sse import EventStream, event, unless_disconnected
-from server.http.tensor_formats import JsonArray
-from server.http.turns import in_turns
-from server.schemas.generation import CompletionAnswer, CompletionRequest
+from lightwell.model.tokenization.detokenizer import Detokenizer
+from lightwell.server.dialects.openai.answer_writer import AnswerWriter, text_fields
+from lightwell.server.dialects.responses import large_response
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.attention_rows import prompt_rows
+from lightwell.server.generation.choices import Piece
+from lightwell.server.generation.completion import completion_jobs
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.logprobs import LegacyLogprobs, prompt_entries
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.request import PromptRequest
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.submission import Arrived, Collected, Job, Started, begin, collect, start, token_writer
+from lightwell.server.http.sse import EventStream, event, unless_disconnected
+from lightwell.server.http.tensor_formats import JsonArray
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.generation import CompletionAnswer, CompletionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -3,14 +3,14 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.responses import head_of, input_usage, tensor_response, tensor_route, wire_of
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.embeddings import embed, embed_inputs, embed_task, embedding_entry
-from server.http.sse import unless_disconnected
-from server.http.tensor_formats import Format, body_pieces, check_npy, negotiate
-from server.http.turns import in_turns
-from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
+from lightwell.server.dialects.responses import head_of, input_usage, tensor_response, tensor_route, wire_of
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.embeddings import embed, embed_inputs, embed_task, embedding_entry
+from lightwell.server.http.sse import unless_disconnected
+from lightwell.server.http.tensor_formats import Format, body_pieces, check_npy, negotiate
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

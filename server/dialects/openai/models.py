@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from server.dispatch.served_adapter import ServedAdapter
-from server.generation.context import AppContext
+from lightwell.server.dispatch.served_adapter import ServedAdapter
+from lightwell.server.generation.context import AppContext
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -8,12 +8,12 @@ import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from server.generation.context import AppContext
-from server.generation.prompts.chat_rows import render_chat
-from server.generation.prompts.prompt import Prompt, check_ids, encode
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest
-from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.prompts.chat_rows import render_chat
+from lightwell.server.generation.prompts.prompt import Prompt, check_ids, encode
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 _THREAD_TOKENS = 10_000
 """Longer lists are written, or read, in a thread: some microseconds per token would hold up running streams."""

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import orjson
 
-from model.tokenization.chat_formats.message import ToolCallDelta
-from server.engine.messages.outputs import Array
-from server.generation.attention_rows import RowWriter
-from server.http.tensor_formats import JsonArray
+from lightwell.model.tokenization.chat_formats.message import ToolCallDelta
+from lightwell.server.engine.messages.outputs import Array
+from lightwell.server.generation.attention_rows import RowWriter
+from lightwell.server.http.tensor_formats import JsonArray
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from model.tokenization.chat_formats.for_simple_templates import joined_parts
-from server.generation.prompts.field_names import FieldNames
-from server.generation.request import ChatRequest, shared_fields
-from server.http.error_handlers import translated
-from server.schemas.base import RequestModel
-from server.schemas.chat_fields import ChatFields
-from server.schemas.openai_responses.items import (
+from lightwell.model.tokenization.chat_formats.for_simple_templates import joined_parts
+from lightwell.server.generation.prompts.field_names import FieldNames
+from lightwell.server.generation.request import ChatRequest, shared_fields
+from lightwell.server.http.error_handlers import translated
+from lightwell.server.schemas.base import RequestModel
+from lightwell.server.schemas.chat_fields import ChatFields
+from lightwell.server.schemas.openai_responses.items import (
     AllowedTools,
     FunctionCall,
     FunctionCallOutput,
@@ -21,8 +21,8 @@ from server.schemas.openai_responses.items import (
     name_in_prompt,
     offered_functions,
 )
-from server.schemas.openai_responses.responses import ResponsesRequest
-from server.schemas.structured_outputs import Constraint
+from lightwell.server.schemas.openai_responses.responses import ResponsesRequest
+from lightwell.server.schemas.structured_outputs import Constraint
 
 _NAMES: Mapping[str, str] = {
     "messages": "input",

@@ -6,15 +6,15 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.openai_responses.request import chat_request
-from server.dialects.openai_responses.writer import ResponseWriter
-from server.dialects.responses import large_response
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
-from server.generation.conversation import Conversation, begin_conversation
-from server.generation.served_model import ServedModel
-from server.http.sse import EventStream, unless_disconnected
-from server.schemas.openai_responses.responses import ResponsesAnswer, ResponsesRequest
+from lightwell.server.dialects.openai_responses.request import chat_request
+from lightwell.server.dialects.openai_responses.writer import ResponseWriter
+from lightwell.server.dialects.responses import large_response
+from lightwell.server.generation.acceptance import accept
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.conversation import Conversation, begin_conversation
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.sse import EventStream, unless_disconnected
+from lightwell.server.schemas.openai_responses.responses import ResponsesAnswer, ResponsesRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -11,19 +11,19 @@ from typing import Any
 
 import orjson
 
-from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
-from server.dialects.openai_responses.items import CALL, MESSAGE, REASONING, Item, Kind, Status
-from server.dialects.openai_responses.request import told
-from server.dialects.responses import model_name, new_answer_id
-from server.generation.choices import Piece
-from server.generation.conversation import ChatPiece, Conversation
-from server.generation.logprobs import chat_entries
-from server.generation.served_model import ServedModel
-from server.http.connection import BodyWriter
-from server.http.errors import ApiError
-from server.http.sse import TokenEvent, event
-from server.schemas.openai_responses.items import WebSearch, offered_functions
-from server.schemas.openai_responses.responses import ResponsesRequest
+from lightwell.model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from lightwell.server.dialects.openai_responses.items import CALL, MESSAGE, REASONING, Item, Kind, Status
+from lightwell.server.dialects.openai_responses.request import told
+from lightwell.server.dialects.responses import model_name, new_answer_id
+from lightwell.server.generation.choices import Piece
+from lightwell.server.generation.conversation import ChatPiece, Conversation
+from lightwell.server.generation.logprobs import chat_entries
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.connection import BodyWriter
+from lightwell.server.http.errors import ApiError
+from lightwell.server.http.sse import TokenEvent, event
+from lightwell.server.schemas.openai_responses.items import WebSearch, offered_functions
+from lightwell.server.schemas.openai_responses.responses import ResponsesRequest
 
 
 class ResponseWriter:

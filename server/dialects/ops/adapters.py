@@ -8,11 +8,11 @@ from pathlib import Path
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
-from model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE
-from server.config.lora_settings import ADAPTER_NAME, ADAPTER_NAME_RULE, resolved_root
-from server.generation.context import AppContext
-from server.http.errors import BadRequest, NotFound, shown
-from server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
+from lightwell.model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE
+from lightwell.server.config.lora_settings import ADAPTER_NAME, ADAPTER_NAME_RULE, resolved_root
+from lightwell.server.generation.context import AppContext
+from lightwell.server.http.errors import BadRequest, NotFound, shown
+from lightwell.server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

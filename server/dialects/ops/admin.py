@@ -5,10 +5,10 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from server.config.auth.keys import KeyFileError, KnownKey
-from server.dialects.responses import json_response
-from server.generation.context import AppContext
-from server.http.errors import ApiError
+from lightwell.server.config.auth.keys import KeyFileError, KnownKey
+from lightwell.server.dialects.responses import json_response
+from lightwell.server.generation.context import AppContext
+from lightwell.server.http.errors import ApiError
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

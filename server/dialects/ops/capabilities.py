@@ -5,16 +5,24 @@ from typing import Any, get_args
 
 from fastapi import APIRouter, Request
 
-from model.config import DeltaNetConfig, ModelConfig
-from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, version_4_names, why_absent
-from model.hooks.points import Point, Stack
-from server.dialects.auth_route import KEY_IN_SCOPE
-from server.engine.messages.request import AttentionKind, CaptureDtype, Pooling
-from server.generation.context import AppContext
-from server.generation.interventions.reading import MAX_VALUE_BYTES
-from server.generation.prompts.prompt import encoder_limit
-from server.generation.served_model import ServedModel
-from server.generation.supported_routes import (
+from lightwell.model.config import DeltaNetConfig, ModelConfig
+from lightwell.model.hooks.point_names import (
+    full_name,
+    points_of,
+    sizes,
+    stack_config,
+    stacks,
+    version_4_names,
+    why_absent,
+)
+from lightwell.model.hooks.points import Point, Stack
+from lightwell.server.dialects.auth_route import KEY_IN_SCOPE
+from lightwell.server.engine.messages.request import AttentionKind, CaptureDtype, Pooling
+from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.interventions.reading import MAX_VALUE_BYTES
+from lightwell.server.generation.prompts.prompt import encoder_limit
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.supported_routes import (
     CLASSIFICATIONS,
     ROUTE_OF_WEIGHTS,
     ROUTES_OF_A_DECODER,
@@ -27,10 +35,10 @@ from server.generation.supported_routes import (
     why_no_weights,
     why_not,
 )
-from server.schemas.base import MAX_PROMPTS
-from server.schemas.inspect.interventions import MAX_INTERVENTIONS
-from server.schemas.inspect.trace import MAX_POINTS
-from server.schemas.judgements.head_fields import MAX_DOCUMENTS
+from lightwell.server.schemas.base import MAX_PROMPTS
+from lightwell.server.schemas.inspect.interventions import MAX_INTERVENTIONS
+from lightwell.server.schemas.inspect.trace import MAX_POINTS
+from lightwell.server.schemas.judgements.head_fields import MAX_DOCUMENTS
 
 _OPS = {
     "zero": "0",

@@ -5,10 +5,10 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from server.dialects.responses import json_response
-from server.generation.context import AppContext
-from server.observability.metrics import CONTENT_TYPE
-from server.observability.version import lightwell_version
+from lightwell.server.dialects.responses import json_response
+from lightwell.server.generation.context import AppContext
+from lightwell.server.observability.metrics import CONTENT_TYPE
+from lightwell.server.observability.version import lightwell_version
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 
-from server.dialects.ops.script_bundles import START
-from server.dialects.ops.single_file_page import SHEETS
-from server.dialects.ops.web_assets import SAVED, SHEET, WebAssets
-from server.generation.context import AppContext
-from server.http.errors import NotFound, shown
+from lightwell.server.dialects.ops.script_bundles import START
+from lightwell.server.dialects.ops.single_file_page import SHEETS
+from lightwell.server.dialects.ops.web_assets import SAVED, SHEET, WebAssets
+from lightwell.server.generation.context import AppContext
+from lightwell.server.http.errors import NotFound, shown
 
 _WEB = Path(__file__).parent.parent.parent / "web"
 _ASSETS = {

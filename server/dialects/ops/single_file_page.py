@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from server.dialects.ops.script_bundles import MAKERS, as_functions, reachable
+from lightwell.server.dialects.ops.script_bundles import MAKERS, as_functions, reachable
 
 EMPTY = '<script type="application/json" id="saved">null</script>'
 

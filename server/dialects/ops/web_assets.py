@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from server.dialects.ops.script_bundles import FOLDER, bundle
-from server.dialects.ops.single_file_page import one_file, one_sheet, views_of
+from lightwell.server.dialects.ops.script_bundles import FOLDER, bundle
+from lightwell.server.dialects.ops.single_file_page import one_file, one_sheet, views_of
 
 FIRST_VIEW = "views/attention.js"
 """The view of a page that is opened without an address of another."""

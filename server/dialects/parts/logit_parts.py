@@ -12,14 +12,14 @@ from typing import Literal
 
 import numpy as np
 
-from model.analysis.arrays import Float64, Floats
-from model.analysis.contributions import head_attributions, opened, stream_attributions
-from model.config import ModelConfig
-from model.hooks.point_names import full_name, stack_config
-from model.hooks.points import Stack
-from server.dialects.parts.stream_parts import ATTENTION, Changes, Tensors, point_capture, start_points
-from server.engine.messages.request import Part, PointCapture
-from server.http.errors import BadRequest
+from lightwell.model.analysis.arrays import Float64, Floats
+from lightwell.model.analysis.contributions import head_attributions, opened, stream_attributions
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import full_name, stack_config
+from lightwell.model.hooks.points import Stack
+from lightwell.server.dialects.parts.stream_parts import ATTENTION, Changes, Tensors, point_capture, start_points
+from lightwell.server.engine.messages.request import Part, PointCapture
+from lightwell.server.http.errors import BadRequest
 
 
 def check_attributable(config: ModelConfig, part: Part) -> None:

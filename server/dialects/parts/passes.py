@@ -15,14 +15,14 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import structs
 
-from model.analysis.arrays import Float64
-from model.analysis.contributions import opened, value_attributions
-from model.config import ModelConfig
-from model.hooks.points import BY_NAME, Stack
-from server.dialects.parts.logit_parts import LogitParts
-from server.dialects.parts.stream_parts import ATTENTION, Tensors, start_points
-from server.engine.messages.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
-from server.generation.prompts.prompt import Prompt
+from lightwell.model.analysis.arrays import Float64
+from lightwell.model.analysis.contributions import opened, value_attributions
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.points import BY_NAME, Stack
+from lightwell.server.dialects.parts.logit_parts import LogitParts
+from lightwell.server.dialects.parts.stream_parts import ATTENTION, Tensors, start_points
+from lightwell.server.engine.messages.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
+from lightwell.server.generation.prompts.prompt import Prompt
 
 HeadKind = Literal["words", "labels"]
 

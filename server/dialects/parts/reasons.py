@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from model.hooks.points import Stack
-from server.dialects.parts.passes import ExplainedLogit, ExplainedPass, Sums
-from server.dialects.parts.stream_parts import Tensors
-from server.dialects.parts.taking_out import Word, without
-from server.engine.messages.request import Part, WeightsTask
-from server.generation.acceptance import current_request
-from server.generation.prompts.prompt import NOTHING, Prompt
-from server.generation.served_model import ServedModel
-from server.generation.tasks import TaskResult, Work, check_capture, run_all
-from server.http.errors import BadRequest
-from server.http.tensor_formats import NumpyArray, as_numpy
-from server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
+from lightwell.model.hooks.points import Stack
+from lightwell.server.dialects.parts.passes import ExplainedLogit, ExplainedPass, Sums
+from lightwell.server.dialects.parts.stream_parts import Tensors
+from lightwell.server.dialects.parts.taking_out import Word, without
+from lightwell.server.engine.messages.request import Part, WeightsTask
+from lightwell.server.generation.acceptance import current_request
+from lightwell.server.generation.prompts.prompt import NOTHING, Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import TaskResult, Work, check_capture, run_all
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.tensor_formats import NumpyArray, as_numpy
+from lightwell.server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.analysis.arrays import Float64
-from model.config import ModelConfig
-from model.hooks.point_names import full_name, points_of, stack_config
-from model.hooks.points import Stack
-from server.engine.messages.request import Intervention, Part, PointCapture
-from server.http.tensor_formats import NumpyArray, as_numpy
+from lightwell.model.analysis.arrays import Float64
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import full_name, points_of, stack_config
+from lightwell.model.hooks.points import Stack
+from lightwell.server.engine.messages.request import Intervention, Part, PointCapture
+from lightwell.server.http.tensor_formats import NumpyArray, as_numpy
 
 Tensors = Mapping[str, NumpyArray]
 Added = dict[str, Float64]

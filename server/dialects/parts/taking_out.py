@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.config import ModelConfig
-from model.hooks.point_names import stack_config
-from model.hooks.points import Stack
-from server.engine.messages.outputs import Array
-from server.engine.messages.request import Intervention
-from server.http.tensor_formats import NumpyArray, for_engine
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.model.hooks.points import Stack
+from lightwell.server.engine.messages.outputs import Array
+from lightwell.server.engine.messages.request import Intervention
+from lightwell.server.http.tensor_formats import NumpyArray, for_engine
 
 _SCORES = "attn.hook_attn_scores"
 

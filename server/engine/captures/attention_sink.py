@@ -10,16 +10,16 @@ from typing import Self
 import numpy as np
 import torch
 
-from model.config import ModelConfig
-from model.hooks.head_pairs import HeadPairs
-from model.hooks.hooks import AttentionTap, RowSink, corner, index_of
-from model.hooks.point_names import stack_config
-from server.engine.captures.sink import Sink
-from server.engine.captures.window import Positions, Window, seen_keys
-from server.engine.memory.allocation_limit import own_memory
-from server.engine.messages.base_task import Stage
-from server.engine.messages.outputs import Array
-from server.engine.messages.request import AttentionCapture, Part
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.head_pairs import HeadPairs
+from lightwell.model.hooks.hooks import AttentionTap, RowSink, corner, index_of
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.server.engine.captures.sink import Sink
+from lightwell.server.engine.captures.window import Positions, Window, seen_keys
+from lightwell.server.engine.memory.allocation_limit import own_memory
+from lightwell.server.engine.messages.base_task import Stage
+from lightwell.server.engine.messages.outputs import Array
+from lightwell.server.engine.messages.request import AttentionCapture, Part
 
 _LARGE = 2 << 20
 """Least bytes of an answer with its own memory mapping, in huge pages. The first use of small pages costs more than the

@@ -10,14 +10,14 @@ from typing import get_args
 import numpy as np
 import torch
 
-from model.config import ModelConfig
-from model.hooks.hooks import AttentionChange, Change, corner, index_of
-from model.hooks.point_names import sizes
-from model.hooks.points import BY_NAME, Stack, is_cross
-from model.sampling.row_search import argmax
-from server.engine.captures.window import Positions, Window, seen_keys
-from server.engine.messages.base_task import Stage, stage_of
-from server.engine.messages.request import AttentionKind, Intervention, Op, Part
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.hooks import AttentionChange, Change, corner, index_of
+from lightwell.model.hooks.point_names import sizes
+from lightwell.model.hooks.points import BY_NAME, Stack, is_cross
+from lightwell.model.sampling.row_search import argmax
+from lightwell.server.engine.captures.window import Positions, Window, seen_keys
+from lightwell.server.engine.messages.base_task import Stage, stage_of
+from lightwell.server.engine.messages.request import AttentionKind, Intervention, Op, Part
 
 MAPS: Mapping[str, AttentionKind] = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
 """The kind of attention tap for each point that is a map: one number for each query and key."""

@@ -11,28 +11,35 @@ from functools import partial
 import numpy as np
 import torch
 
-from model.config import ModelConfig
-from model.hooks.head_pairs import HeadPairs
-from model.hooks.hooks import AttentionTap, Read, RowSink
-from model.hooks.point_names import sizes, stack_config
-from model.hooks.points import BY_NAME
-from model.layers.fixed_shapes import aligned_rows
-from model.network.pooling import RunningPooling, finished, splade
-from model.network.transformer import Transformer
-from model.sampling.row_search import ordered_top_ids
-from server.engine.captures.attention_sink import (
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.head_pairs import HeadPairs
+from lightwell.model.hooks.hooks import AttentionTap, Read, RowSink
+from lightwell.model.hooks.point_names import sizes, stack_config
+from lightwell.model.hooks.points import BY_NAME
+from lightwell.model.layers.fixed_shapes import aligned_rows
+from lightwell.model.network.pooling import RunningPooling, finished, splade
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.row_search import ordered_top_ids
+from lightwell.server.engine.captures.attention_sink import (
     TORCH_DTYPES,
     as_array,
     check_heads,
     gathering,
     why_not,
 )
-from server.engine.captures.sink import Sink
-from server.engine.captures.window import Positions, Window
-from server.engine.messages.base_task import stage_of
-from server.engine.messages.outputs import Array
-from server.engine.messages.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture, SparseTask
-from server.engine.sequence import Sequence
+from lightwell.server.engine.captures.sink import Sink
+from lightwell.server.engine.captures.window import Positions, Window
+from lightwell.server.engine.messages.base_task import stage_of
+from lightwell.server.engine.messages.outputs import Array
+from lightwell.server.engine.messages.request import (
+    ClassifyTask,
+    EmbedTask,
+    HeadScoresTask,
+    LensTask,
+    PointCapture,
+    SparseTask,
+)
+from lightwell.server.engine.sequence import Sequence
 
 _LENS_NUMBERS = 1 << 22
 """Most logits of a lens at a time: 16 MB in float32, and about 100 MB with the numbers computed from them."""

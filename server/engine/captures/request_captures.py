@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from model.hooks.hooks import Hook
-from model.hooks.point_names import stack_config
-from model.network.transformer import Transformer
-from server.engine.captures.attention_sink import AttentionSink, check_heads, head_pairs
-from server.engine.captures.interventions import MAPS, Patch, patches_of
-from server.engine.captures.point_sinks import (
+from lightwell.model.hooks.hooks import Hook
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.captures.attention_sink import AttentionSink, check_heads, head_pairs
+from lightwell.server.engine.captures.interventions import MAPS, Patch, patches_of
+from lightwell.server.engine.captures.point_sinks import (
     ClassifierSink,
     EmbeddingSink,
     HeadScoresSink,
@@ -21,11 +21,11 @@ from server.engine.captures.point_sinks import (
     PointSink,
     SparseSink,
 )
-from server.engine.captures.sink import Sink
-from server.engine.captures.window import Window
-from server.engine.messages.base_task import Stage
-from server.engine.messages.outputs import Array, TokenLogprobs
-from server.engine.messages.request import (
+from lightwell.server.engine.captures.sink import Sink
+from lightwell.server.engine.captures.window import Window
+from lightwell.server.engine.messages.base_task import Stage
+from lightwell.server.engine.messages.outputs import Array, TokenLogprobs
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     ClassifyTask,
     EmbedTask,
@@ -34,7 +34,7 @@ from server.engine.messages.request import (
     PointCapture,
     SparseTask,
 )
-from server.engine.sequence import Sequence
+from lightwell.server.engine.sequence import Sequence
 
 
 @dataclass(slots=True)

@@ -3,10 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from model.hooks.hooks import AttentionTap, Read
-from server.engine.captures.window import Window
-from server.engine.messages.base_task import Stage
-from server.engine.messages.outputs import Array
+from lightwell.model.hooks.hooks import AttentionTap, Read
+from lightwell.server.engine.captures.window import Window
+from lightwell.server.engine.messages.base_task import Stage
+from lightwell.server.engine.messages.outputs import Array
 
 
 class Sink(ABC):

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from model.config import ModelConfig
-from model.hooks.point_names import stack_config
-from server.engine.messages.request import Part
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import stack_config
+from lightwell.server.engine.messages.request import Part
 
 Positions = npt.NDArray[np.int64]
 

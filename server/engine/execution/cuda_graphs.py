@@ -21,18 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.config import ModelConfig
-from model.kernels.cuda.attention_shapes import TILE_ROWS
-from model.kv_cache import KVCache
-from model.layers.device_batch import BatchShape, DeviceBatch, Packing, PatternRoom, aligned_size
-from model.network.transformer import Transformer
-from model.sampling.device_rows import Kind, packed_size, result_width
-from model.sampling.device_sampler import DeviceSampler
-from server.engine.config import EngineConfig
+from lightwell.model.batch import Batch
+from lightwell.model.config import ModelConfig
+from lightwell.model.kernels.cuda.attention_shapes import TILE_ROWS
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers.device_batch import BatchShape, DeviceBatch, Packing, PatternRoom, aligned_size
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.device_rows import Kind, packed_size, result_width
+from lightwell.model.sampling.device_sampler import DeviceSampler
+from lightwell.server.engine.config import EngineConfig
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
-    from model.network.triton_step import TritonStep
+    from lightwell.model.network.triton_step import TritonStep
 
 logger = logging.getLogger(__name__)
 

@@ -11,16 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.batch import Batch, Span
-from model.kv_cache import KVCache
-from model.layers import device_batch
-from model.layers.device_batch import BatchShape, DeviceBatch
-from model.network.transformer import Transformer
-from model.sampling.device_edits import EditCapacity, edited
-from model.sampling.device_rows import Kind
-from model.sampling.device_sampler import DeviceSampler, score_type
-from model.sharding.group import Group
-from server.engine.execution.cuda_graphs import StepGraphs, StepSizes, row_words, sampling_words
+from lightwell.model.batch import Batch, Span
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers import device_batch
+from lightwell.model.layers.device_batch import BatchShape, DeviceBatch
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.device_edits import EditCapacity, edited
+from lightwell.model.sampling.device_rows import Kind
+from lightwell.model.sampling.device_sampler import DeviceSampler, score_type
+from lightwell.model.sharding.group import Group
+from lightwell.server.engine.execution.cuda_graphs import StepGraphs, StepSizes, row_words, sampling_words
 
 
 class Choice(NamedTuple):

@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.hooks.hooks import Hooks
-from model.hooks.pattern_plan import PatternPlan
-from model.layers import device_batch
-from model.layers.device_batch import Packing
-from model.network.transformer import Transformer
-from model.sampling.device_edits import PackedEdits, RowEdits
-from model.sampling.device_rows import Kind, chosen_logits, num_alternatives, pack, unpack
-from model.sampling.sampler import SampledToken, SamplerRow
-from server.engine.execution.cuda_graphs import num_words, row_words, sampling_words
-from server.engine.execution.device_executor import Choice, DeviceExecutor, DeviceStep
+from lightwell.model.batch import Batch
+from lightwell.model.hooks.hooks import Hooks
+from lightwell.model.hooks.pattern_plan import PatternPlan
+from lightwell.model.layers import device_batch
+from lightwell.model.layers.device_batch import Packing
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.device_edits import PackedEdits, RowEdits
+from lightwell.model.sampling.device_rows import Kind, chosen_logits, num_alternatives, pack, unpack
+from lightwell.model.sampling.sampler import SampledToken, SamplerRow
+from lightwell.server.engine.execution.cuda_graphs import num_words, row_words, sampling_words
+from lightwell.server.engine.execution.device_executor import Choice, DeviceExecutor, DeviceStep
 
 
 class SampledRow(NamedTuple):

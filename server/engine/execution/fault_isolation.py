@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
-from server.engine.captures.request_captures import RequestCaptures
-from server.engine.execution.model_runner import ModelRunner
-from server.engine.execution.step_cancellation import StepCancelled
-from server.engine.execution.step_result import StepResult
-from server.engine.memory.allocation_limit import give_back_memory, reserve
-from server.engine.messages.outputs import Failure, failure_of, raise_exit
-from server.engine.scheduling.schedule import Schedule
-from server.engine.sequence import Sequence, SequenceStatus
+from lightwell.server.engine.captures.request_captures import RequestCaptures
+from lightwell.server.engine.execution.model_runner import ModelRunner
+from lightwell.server.engine.execution.step_cancellation import StepCancelled
+from lightwell.server.engine.execution.step_result import StepResult
+from lightwell.server.engine.memory.allocation_limit import give_back_memory, reserve
+from lightwell.server.engine.messages.outputs import Failure, failure_of, raise_exit
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.sequence import Sequence, SequenceStatus
 
 logger = logging.getLogger(__name__)
 

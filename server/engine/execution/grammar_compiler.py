@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from model.sampling.grammar.deep_stack import deep_stacks
-from model.sampling.grammar.matcher import GrammarMatcher
-from server.engine.messages.outputs import Failure, failure_of
-from server.engine.messages.request import EngineRequest, GenerateTask
+from lightwell.model.sampling.grammar.deep_stack import deep_stacks
+from lightwell.model.sampling.grammar.matcher import GrammarMatcher
+from lightwell.server.engine.messages.outputs import Failure, failure_of
+from lightwell.server.engine.messages.request import EngineRequest, GenerateTask
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ import logging
 
 import torch
 
-from model.checkpoint.folder import ModelLoadError
-from model.kernels import library
-from model.kernels.choice import ARITHMETIC_NAMES, KernelConfig
-from model.kernels.products import WIDEN
-from server.engine.config import EngineConfig
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.kernels import library
+from lightwell.model.kernels.choice import ARITHMETIC_NAMES, KernelConfig
+from lightwell.model.kernels.products import WIDEN
+from lightwell.server.engine.config import EngineConfig
 
 logger = logging.getLogger(__name__)
 

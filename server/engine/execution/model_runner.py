@@ -9,24 +9,24 @@ from operator import attrgetter
 import numpy as np
 import torch
 
-from model.batch import Batch, Check, Span
-from model.hooks.hooks import Hook, Hooks
-from model.kv_cache import KVCache
-from model.layers.lora import AdaptedRows
-from model.network.transformer import Transformer
-from model.sampling.logprobs import prompt_logprobs
-from server.engine.captures.attention_sink import AttentionSink
-from server.engine.captures.point_sinks import EmbeddingSink
-from server.engine.captures.request_captures import RequestCaptures
-from server.engine.captures.window import Window
-from server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
-from server.engine.execution.started_step import StartedStep, seconds_of
-from server.engine.execution.step_result import StepResult
-from server.engine.execution.token_choice import Placed, TokenChoice, not_finite, sampler_row
-from server.engine.messages.outputs import TokenLogprobs
-from server.engine.scheduling.block_manager import NULL_BLOCK
-from server.engine.scheduling.schedule import Schedule
-from server.engine.sequence import Chunk, Sequence
+from lightwell.model.batch import Batch, Check, Span
+from lightwell.model.hooks.hooks import Hook, Hooks
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers.lora import AdaptedRows
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.logprobs import prompt_logprobs
+from lightwell.server.engine.captures.attention_sink import AttentionSink
+from lightwell.server.engine.captures.point_sinks import EmbeddingSink
+from lightwell.server.engine.captures.request_captures import RequestCaptures
+from lightwell.server.engine.captures.window import Window
+from lightwell.server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
+from lightwell.server.engine.execution.started_step import StartedStep, seconds_of
+from lightwell.server.engine.execution.step_result import StepResult
+from lightwell.server.engine.execution.token_choice import Placed, TokenChoice, not_finite, sampler_row
+from lightwell.server.engine.messages.outputs import TokenLogprobs
+from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.sequence import Chunk, Sequence
 
 _LOGIT_ROWS = 256
 """Most prompt rows with logits in memory at a time."""

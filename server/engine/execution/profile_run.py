@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from model.batch import Batch, Span
-from model.kv_cache import KVCache
-from model.network.transformer import Transformer
-from model.sampling.device_edits import PackedEdits, RowEdits, edited
-from model.sampling.device_rows import Kind, pack, packed_size
-from model.sampling.device_sampler import DeviceSampler, score_type
-from model.sampling.sampler import Sampler, SamplerRow
-from server.engine.execution.cuda_graphs import mixed_sizes
-from server.engine.messages.sampling_params import SamplingParams
-from server.engine.scheduling.block_manager import NULL_BLOCK
+from lightwell.model.batch import Batch, Span
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.device_edits import PackedEdits, RowEdits, edited
+from lightwell.model.sampling.device_rows import Kind, pack, packed_size
+from lightwell.model.sampling.device_sampler import DeviceSampler, score_type
+from lightwell.model.sampling.sampler import Sampler, SamplerRow
+from lightwell.server.engine.execution.cuda_graphs import mixed_sizes
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ A step that runs an encoder, or captures more than patterns of the rows that cho
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from server.engine.captures.request_captures import RequestCaptures
-from server.engine.execution.model_runner import ModelRunner
-from server.engine.execution.started_step import StartedStep
-from server.engine.execution.step_result import StepResult
-from server.engine.messages.outputs import raise_exit
-from server.engine.scheduling.schedule import Schedule
-from server.engine.sequence import Sequence
+from lightwell.server.engine.captures.request_captures import RequestCaptures
+from lightwell.server.engine.execution.model_runner import ModelRunner
+from lightwell.server.engine.execution.started_step import StartedStep
+from lightwell.server.engine.execution.step_result import StepResult
+from lightwell.server.engine.messages.outputs import raise_exit
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.sequence import Sequence
 
 
 @dataclass(slots=True, eq=False)

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from model.batch import Check
-from model.hooks.hooks import Hooks
-from server.engine.captures.attention_sink import AttentionSink
-from server.engine.captures.request_captures import RequestCaptures
-from server.engine.execution.device_runner import DevicePass
-from server.engine.execution.step_result import StepResult
-from server.engine.execution.token_choice import Placed, TokenChoice
-from server.engine.messages.outputs import Failure
+from lightwell.model.batch import Check
+from lightwell.model.hooks.hooks import Hooks
+from lightwell.server.engine.captures.attention_sink import AttentionSink
+from lightwell.server.engine.captures.request_captures import RequestCaptures
+from lightwell.server.engine.execution.device_runner import DevicePass
+from lightwell.server.engine.execution.step_result import StepResult
+from lightwell.server.engine.execution.token_choice import Placed, TokenChoice
+from lightwell.server.engine.messages.outputs import Failure
 
 
 @dataclass(slots=True, eq=False)

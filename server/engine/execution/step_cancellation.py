@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 
-from server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.scheduling.schedule import Schedule
 
 ASK_INTERVAL = 0.001
 """Seconds between two checks for aborted requests. A check takes a microsecond if there are none."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from server.engine.messages.outputs import Array, Failure, TokenLogprobs
+from lightwell.server.engine.messages.outputs import Array, Failure, TokenLogprobs
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ import os
 
 import torch
 
-from model.kernels import library
-from server.engine.memory.cgroups import cpu_quota, within_quota
+from lightwell.model.kernels import library
+from lightwell.server.engine.memory.cgroups import cpu_quota, within_quota
 
 logger = logging.getLogger(__name__)
 

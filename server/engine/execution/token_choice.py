@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import torch
 
-from model.network.transformer import Transformer
-from model.sampling.grammar.matcher import GrammarMatcher
-from model.sampling.row_search import largest, take
-from model.sampling.sampler import SampledToken, Sampler, SamplerRow
-from server.engine.captures.request_captures import RequestCaptures
-from server.engine.captures.window import Window
-from server.engine.execution.device_runner import DevicePass
-from server.engine.execution.step_result import StepResult
-from server.engine.messages.outputs import Failure, TokenLogprobs
-from server.engine.sequence import Chunk, Sequence
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.grammar.matcher import GrammarMatcher
+from lightwell.model.sampling.row_search import largest, take
+from lightwell.model.sampling.sampler import SampledToken, Sampler, SamplerRow
+from lightwell.server.engine.captures.request_captures import RequestCaptures
+from lightwell.server.engine.captures.window import Window
+from lightwell.server.engine.execution.device_runner import DevicePass
+from lightwell.server.engine.execution.step_result import StepResult
+from lightwell.server.engine.messages.outputs import Failure, TokenLogprobs
+from lightwell.server.engine.sequence import Chunk, Sequence
 
 
 class Placed(NamedTuple):

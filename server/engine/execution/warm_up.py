@@ -6,16 +6,16 @@ They include the largest step of serving, so that a server without enough memory
 import numpy as np
 import torch
 
-from model.batch import TILE_ROWS, Batch, Span
-from model.config import ModelConfig
-from model.hooks.head_pairs import HeadPairs
-from model.hooks.hooks import AttentionTap, Hooks, RowSink
-from model.kernels.library import num_threads
-from model.kv_cache import KVCache
-from model.network.transformer import Transformer
-from model.sampling.row_search import largest
-from server.engine.memory.allocation_limit import give_back_memory
-from server.engine.scheduling.block_manager import NULL_BLOCK
+from lightwell.model.batch import TILE_ROWS, Batch, Span
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.head_pairs import HeadPairs
+from lightwell.model.hooks.hooks import AttentionTap, Hooks, RowSink
+from lightwell.model.kernels.library import num_threads
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.row_search import largest
+from lightwell.server.engine.memory.allocation_limit import give_back_memory
+from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK
 
 _PROMPT = 96
 """Prompt tokens, enough for the kernels of many rows; one more token uses the kernels of few rows."""

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from server.engine.captures.attention_sink import as_array
-from server.engine.messages.outputs import RequestOutput, Timing, failure_of
-from server.engine.messages.request import EngineRequest, WeightsTask
+from lightwell.server.engine.captures.attention_sink import as_array
+from lightwell.server.engine.messages.outputs import RequestOutput, Timing, failure_of
+from lightwell.server.engine.messages.request import EngineRequest, WeightsTask
 
 logger = logging.getLogger(__name__)
 

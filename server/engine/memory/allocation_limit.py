@@ -11,7 +11,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from server.engine.memory import cgroups
+from lightwell.server.engine.memory import cgroups
 
 logger = logging.getLogger(__name__)
 

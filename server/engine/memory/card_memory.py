@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.checkpoint.folder import ModelLoadError, one_line
+from lightwell.model.checkpoint.folder import ModelLoadError, one_line
 
 CAPTURE_BYTES = 1 << 28
 """Estimate of the bytes of captures during a step: a few pieces of attention rows (`model.hooks.attention_hooks`)."""

@@ -21,9 +21,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from server.engine.memory.allocation_limit import give_back_memory, reserve
-from server.engine.messages.outputs import Failure, RequestOutput
-from server.engine.messages.request import EngineRequest
+from lightwell.server.engine.memory.allocation_limit import give_back_memory, reserve
+from lightwell.server.engine.messages.outputs import Failure, RequestOutput
+from lightwell.server.engine.messages.request import EngineRequest
 
 _MOST_BLAMES = 2
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from model.hooks.points import BY_NAME, Stack, reads_encoder
+from lightwell.model.hooks.points import BY_NAME, Stack, reads_encoder
 
 Stage = Literal["encoder", "cross", "decoder", "logits"]
 """Parts of a step, in the order in which they run; in "cross" the decoder's blocks compute keys and values of the

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 import msgspec
 from msgspec.structs import replace
 
-from model.hooks.points import BY_NAME, Stack, reads_encoder
-from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
-from server.engine.messages.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks, input_depths
-from server.engine.messages.outputs import Array, FinishReason, RequestOutput, Timing
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.model.hooks.points import BY_NAME, Stack, reads_encoder
+from lightwell.model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
+from lightwell.server.engine.messages.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks, input_depths
+from lightwell.server.engine.messages.outputs import Array, FinishReason, RequestOutput, Timing
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 
 AttentionKind = Literal["pattern", "scores", "dots"]
 Reduction = Literal["mean", "max"]

@@ -20,8 +20,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from hashlib import sha256
 
-from server.engine.scheduling.block_contents import BlockContents, Part
-from server.engine.sequence import NO_STATES, Sequence
+from lightwell.server.engine.scheduling.block_contents import BlockContents, Part
+from lightwell.server.engine.sequence import NO_STATES, Sequence
 
 NULL_BLOCK = 0
 """A block that no sequence gets: the padding of block tables."""

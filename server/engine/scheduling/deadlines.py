@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from server.engine.sequence import Sequence
+from lightwell.server.engine.sequence import Sequence
 
 
 class Deadlines:

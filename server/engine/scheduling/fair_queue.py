@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from operator import attrgetter
 
-from server.engine.sequence import Rank, Sequence
+from lightwell.server.engine.sequence import Rank, Sequence
 
 _rank = attrgetter("rank")
 

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from server.engine.scheduling.capture_budget import StepWork
-from server.engine.sequence import UNKNOWN, Chunk, Sequence, SequenceStatus
+from lightwell.server.engine.scheduling.capture_budget import StepWork
+from lightwell.server.engine.sequence import UNKNOWN, Chunk, Sequence, SequenceStatus
 
 
 @dataclass(frozen=True, slots=True)

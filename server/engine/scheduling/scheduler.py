@@ -29,13 +29,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from server.engine.messages.outputs import FinishReason
-from server.engine.scheduling.block_manager import BlockManager
-from server.engine.scheduling.deadlines import Deadlines
-from server.engine.scheduling.fair_queue import FairQueue, RoundRobin
-from server.engine.scheduling.prompt_budget import PromptBound
-from server.engine.scheduling.schedule import Schedule, StepPlan
-from server.engine.sequence import Chunk, Sequence, SequenceStatus
+from lightwell.server.engine.messages.outputs import FinishReason
+from lightwell.server.engine.scheduling.block_manager import BlockManager
+from lightwell.server.engine.scheduling.deadlines import Deadlines
+from lightwell.server.engine.scheduling.fair_queue import FairQueue, RoundRobin
+from lightwell.server.engine.scheduling.prompt_budget import PromptBound
+from lightwell.server.engine.scheduling.schedule import Schedule, StepPlan
+from lightwell.server.engine.sequence import Chunk, Sequence, SequenceStatus
 
 _LOOKAHEAD = 128
 """Most waiting sequences that one step considers; those behind them could not be admitted."""

@@ -2,10 +2,10 @@
 
 from math import isfinite
 
-from server.engine.scheduling.capture_budget import CaptureBudget
-from server.engine.scheduling.prompt_budget import PromptBudget, PromptLimits, adapted
-from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.scheduler import Scheduler
+from lightwell.server.engine.scheduling.capture_budget import CaptureBudget
+from lightwell.server.engine.scheduling.prompt_budget import PromptBudget, PromptLimits, adapted
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.scheduling.scheduler import Scheduler
 
 _STEP_SECONDS = 1.0
 """Longest time of a step of prompts: new requests wait for its end."""

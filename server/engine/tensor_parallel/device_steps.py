@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.batch import Batch
-from model.kv_cache import KVCache
-from model.layers import device_batch
-from model.ranks.commands import Command, DropCache, Follower, Load
-from model.ranks.leader import LeadingTransformer
-from model.sharding.group import Group
-from server.engine.execution.cuda_graphs import StepSizes
-from server.engine.execution.device_executor import DeviceExecutor, DeviceResult, DeviceStep
+from lightwell.model.batch import Batch
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers import device_batch
+from lightwell.model.ranks.commands import Command, DropCache, Follower, Load
+from lightwell.model.ranks.leader import LeadingTransformer
+from lightwell.model.sharding.group import Group
+from lightwell.server.engine.execution.cuda_graphs import StepSizes
+from lightwell.server.engine.execution.device_executor import DeviceExecutor, DeviceResult, DeviceStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import torch
 
-from model.analysis.live_weights import LiveWeights
-from model.analysis.weight_reader import Lookup
-from model.checkpoint.folder import ModelLoadError
-from model.config import ModelConfig
-from model.kernels.choice import KernelConfig
-from model.network.transformer import Transformer
-from model.ranks.leader import LeadingTransformer, load_leading
-from model.sharding.split import check_split
-from server.engine.config import EngineConfig
-from server.engine.tensor_parallel.ranks import Ranks
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.analysis.weight_reader import Lookup
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.config import ModelConfig
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.ranks.leader import LeadingTransformer, load_leading
+from lightwell.model.sharding.split import check_split
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.tensor_parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

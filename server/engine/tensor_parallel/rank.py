@@ -28,6 +28,6 @@ def end_with_parent(parent: int) -> None:
 if __name__ == "__main__":
     end_with_parent(int(sys.argv[2]))
     # Imported last: torch takes seconds, or forever on a broken disk.
-    from server.engine.tensor_parallel.rank_commands import follow
+    from lightwell.server.engine.tensor_parallel.rank_commands import follow
 
     follow(Connection(int(sys.argv[1])))

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 
-from model.checkpoint.folder import one_line
-from model.ranks.commands import Follower, Load
-from model.sharding.group import Group
-from server.engine.execution.threads import use_threads
-from server.engine.memory.allocation_limit import freeze_garbage, give_back_memory, limit_memory
-from server.engine.tensor_parallel.device_steps import DeviceFollower
-from server.engine.tensor_parallel.ranks import Settle, Setup
+from lightwell.model.checkpoint.folder import one_line
+from lightwell.model.ranks.commands import Follower, Load
+from lightwell.model.sharding.group import Group
+from lightwell.server.engine.execution.threads import use_threads
+from lightwell.server.engine.memory.allocation_limit import freeze_garbage, give_back_memory, limit_memory
+from lightwell.server.engine.tensor_parallel.device_steps import DeviceFollower
+from lightwell.server.engine.tensor_parallel.ranks import Settle, Setup
 
 
 def follow(pipe: Connection) -> None:

@@ -23,13 +23,13 @@ from queue import SimpleQueue
 
 import torch
 
-from model.checkpoint.folder import ModelLoadError
-from model.ranks.leader import RanksApart
-from model.sharding.group import Group
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.ranks.leader import RanksApart
+from lightwell.model.sharding.group import Group
 
 logger = logging.getLogger(__name__)
 
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).absolute().parents[4]
 _LAST_WORDS = 1.0
 """Seconds to wait for the report of a rank's end before reporting its consequences."""
 _LEAVING = 5.0
@@ -233,7 +233,14 @@ def _start() -> _Rank:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(_ROOT)])}
     with theirs:
         fd = theirs.fileno()
-        command = [sys.executable, "-P", "-m", "server.engine.tensor_parallel.rank", str(fd), str(os.getpid())]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "lightwell.server.engine.tensor_parallel.rank",
+            str(fd),
+            str(os.getpid()),
+        ]
         process = subprocess.Popen(command, env=environment, pass_fds=[fd], stdin=subprocess.DEVNULL)
     return _Rank(process, Connection(ours.detach()))
 

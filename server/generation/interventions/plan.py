@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from model.config import ModelConfig
-from model.hooks.point_names import (
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import (
     UnknownPoint,
     near_names,
     points_of,
@@ -23,14 +23,14 @@ from model.hooks.point_names import (
     stacks,
     why_absent,
 )
-from model.hooks.points import Point, Stack, is_cross
-from server.engine.messages.request import Intervention, Op, PointCapture
-from server.generation.interventions.selectors import resolve
-from server.generation.interventions.trace_plan import Lengths, choose_heads, head_axis, lengths_at
-from server.http.errors import BadRequest, shown
-from server.http.tensor_formats import NumpyArray, for_engine
-from server.schemas.base import Selector
-from server.schemas.inspect.interventions import EncodedArray, InterventionField
+from lightwell.model.hooks.points import Point, Stack, is_cross
+from lightwell.server.engine.messages.request import Intervention, Op, PointCapture
+from lightwell.server.generation.interventions.selectors import resolve
+from lightwell.server.generation.interventions.trace_plan import Lengths, choose_heads, head_axis, lengths_at
+from lightwell.server.http.errors import BadRequest, shown
+from lightwell.server.http.tensor_formats import NumpyArray, for_engine
+from lightwell.server.schemas.base import Selector
+from lightwell.server.schemas.inspect.interventions import EncodedArray, InterventionField
 
 _OPS: dict[str, Op] = {
     "zero": "set",

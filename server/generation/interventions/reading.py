@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec import structs
 
-from model.config import ModelConfig
-from server.engine.messages.request import Intervention, TraceTask
-from server.generation.interventions.plan import (
+from lightwell.model.config import ModelConfig
+from lightwell.server.engine.messages.request import Intervention, TraceTask
+from lightwell.server.generation.interventions.plan import (
     InterventionTarget,
     Place,
     check_fits,
@@ -28,17 +28,17 @@ from server.generation.interventions.plan import (
     read_value,
     wrong,
 )
-from server.generation.interventions.trace_plan import Lengths
-from server.generation.prompts.field_names import WITHOUT_TRUNCATE
-from server.generation.prompts.inputs import read_inputs
-from server.generation.prompts.prompt import Prompt
-from server.generation.served_model import ServedModel
-from server.generation.tasks import Work, run_all
-from server.http.errors import BadRequest, PayloadTooLarge
-from server.http.tensor_formats import NumpyArray, as_numpy
-from server.http.turns import in_turns
-from server.schemas.inspect.inputs import InputFields
-from server.schemas.inspect.interventions import InterventionField, InterventionSource
+from lightwell.server.generation.interventions.trace_plan import Lengths
+from lightwell.server.generation.prompts.field_names import WITHOUT_TRUNCATE
+from lightwell.server.generation.prompts.inputs import read_inputs
+from lightwell.server.generation.prompts.prompt import Prompt
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.tasks import Work, run_all
+from lightwell.server.http.errors import BadRequest, PayloadTooLarge
+from lightwell.server.http.tensor_formats import NumpyArray, as_numpy
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.inspect.inputs import InputFields
+from lightwell.server.schemas.inspect.interventions import InterventionField, InterventionSource
 
 MAX_VALUE_BYTES = 64 << 20
 """Most bytes of all values of one input's interventions, which are sent to the worker with the request."""

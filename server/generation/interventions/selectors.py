@@ -12,11 +12,11 @@ from itertools import product
 
 from msgspec import structs
 
-from model.config import ModelConfig
-from server.engine.messages.request import AttentionCapture, Part
-from server.http.errors import BadRequest, answer_too_large, shown
-from server.http.tensor_formats import Wire
-from server.schemas.inspect.attention import AttentionFields, AttentionRequest
+from lightwell.model.config import ModelConfig
+from lightwell.server.engine.messages.request import AttentionCapture, Part
+from lightwell.server.http.errors import BadRequest, answer_too_large, shown
+from lightwell.server.http.tensor_formats import Wire
+from lightwell.server.schemas.inspect.attention import AttentionFields, AttentionRequest
 
 Selector = str | int | list[int]
 

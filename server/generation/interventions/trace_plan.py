@@ -14,14 +14,22 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from model.config import ModelConfig
-from model.hooks.point_names import UnknownPoint, full_name, read_name, short_name, sizes, stack_config, why_absent
-from model.hooks.points import Point, Stack, is_cross, reads_encoder
-from server.engine.messages.request import PointCapture
-from server.generation.interventions.selectors import number_bytes, resolve, span
-from server.http.errors import BadRequest, answer_too_large, shown
-from server.http.tensor_formats import Wire
-from server.schemas.inspect.trace import TraceRequest
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import (
+    UnknownPoint,
+    full_name,
+    read_name,
+    short_name,
+    sizes,
+    stack_config,
+    why_absent,
+)
+from lightwell.model.hooks.points import Point, Stack, is_cross, reads_encoder
+from lightwell.server.engine.messages.request import PointCapture
+from lightwell.server.generation.interventions.selectors import number_bytes, resolve, span
+from lightwell.server.http.errors import BadRequest, answer_too_large, shown
+from lightwell.server.http.tensor_formats import Wire
+from lightwell.server.schemas.inspect.trace import TraceRequest
 
 _Counts = npt.NDArray[np.int64]
 _Size = TypeVar("_Size", int, _Counts)

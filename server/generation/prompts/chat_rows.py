@@ -5,16 +5,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from model.tokenization.chat_formats.prefill import until_mark, with_mark
-from model.tokenization.chat_template import ChatTemplateError
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest, shown
-from server.http.json_reader import check_json_text
-from server.http.turns import FairTurns
-from server.observability.access_log import current_key
-from server.schemas.base import encodable
-from server.schemas.chat_messages import ChatMessage
-from server.schemas.tools import ToolDefinition
+from lightwell.model.tokenization.chat_formats.prefill import until_mark, with_mark
+from lightwell.model.tokenization.chat_template import ChatTemplateError
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest, shown
+from lightwell.server.http.json_reader import check_json_text
+from lightwell.server.http.turns import FairTurns
+from lightwell.server.observability.access_log import current_key
+from lightwell.server.schemas.base import encodable
+from lightwell.server.schemas.chat_messages import ChatMessage
+from lightwell.server.schemas.tools import ToolDefinition
 
 Row = dict[str, Any]
 

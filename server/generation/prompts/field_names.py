@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from server.generation.prompts.text_parts import CUT_ADVICE, PromptTooLong
-from server.http.errors import ApiError
+from lightwell.server.generation.prompts.text_parts import CUT_ADVICE, PromptTooLong
+from lightwell.server.http.errors import ApiError
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ the start token included.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from server.generation.prompts.prompt import (
+from lightwell.server.generation.prompts.prompt import (
     Prompt,
     encoder_limit,
     fit_input,
@@ -18,13 +18,13 @@ from server.generation.prompts.prompt import (
     read_prompts,
     within_room,
 )
-from server.generation.prompts.text_parts import Keep
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest
-from server.http.turns import in_turns
-from server.schemas.base import PromptInput
-from server.schemas.chat_messages import ChatMessage
-from server.schemas.inspect.inputs import InputFields
+from lightwell.server.generation.prompts.text_parts import Keep
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.base import PromptInput
+from lightwell.server.schemas.chat_messages import ChatMessage
+from lightwell.server.schemas.inspect.inputs import InputFields
 
 _OneText = str | Sequence[int]
 

@@ -7,16 +7,24 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from server.generation.acceptance import current_request
-from server.generation.prompts.chat_rows import render_chat
-from server.generation.prompts.text_parts import Cut, Keep, PromptTooLong, groups_of, naming, read_part, size_of
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest, shown
-from server.http.json_reader import Integers
-from server.http.turns import in_turns
-from server.schemas.base import PromptInput
-from server.schemas.chat_messages import ChatMessage
-from server.schemas.tools import ToolDefinition
+from lightwell.server.generation.acceptance import current_request
+from lightwell.server.generation.prompts.chat_rows import render_chat
+from lightwell.server.generation.prompts.text_parts import (
+    Cut,
+    Keep,
+    PromptTooLong,
+    groups_of,
+    naming,
+    read_part,
+    size_of,
+)
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest, shown
+from lightwell.server.http.json_reader import Integers
+from lightwell.server.http.turns import in_turns
+from lightwell.server.schemas.base import PromptInput
+from lightwell.server.schemas.chat_messages import ChatMessage
+from lightwell.server.schemas.tools import ToolDefinition
 
 MAX_TOGETHER = 64
 """Most inputs of one HTTP request in the engine at once; `max_num_seqs` if that is less. A long list must not fill the

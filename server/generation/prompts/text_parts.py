@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
-from model.tokenization.tokenizer import Tokenizer, UnreadableText
-from server.generation.served_model import ServedModel
-from server.http.errors import BadRequest
+from lightwell.model.tokenization.tokenizer import Tokenizer, UnreadableText
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.errors import BadRequest
 
 MIN_TEXT_LIMIT = 1 << 17
 """Bytes of a text that are accepted for any model: tokenising takes about a microsecond and 300 bytes a token, which

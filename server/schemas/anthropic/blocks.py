@@ -5,10 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from server.http.errors import shown
-from server.schemas.base import JsonDict, RequestModel, Text, wrong
-from server.schemas.chat_messages import MAX_PARTS
-from server.schemas.known_fields import Ignored, Refused, RefusedFields
+from lightwell.server.http.errors import shown
+from lightwell.server.schemas.base import JsonDict, RequestModel, Text, wrong
+from lightwell.server.schemas.chat_messages import MAX_PARTS
+from lightwell.server.schemas.known_fields import Ignored, Refused, RefusedFields
 
 _CACHE_CONTROL = {"cache_control": "the server manages the prefix cache"}
 _NO_TOOLSETS = Refused("there are no toolsets")

@@ -6,14 +6,29 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from server.http.errors import shown
-from server.schemas.anthropic.blocks import AnthropicMessage, OnlyText, ToolUseBlock
-from server.schemas.base import AnswerModel, ErrorDetail, JsonDict, ModelField, RequestModel, Text, check_equal, wrong
-from server.schemas.chat_messages import MAX_MESSAGES
-from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
-from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored, Refused, RefusedFields
-from server.schemas.sampling import MAX_STOP_STRINGS, MAX_TOKENS, SamplingFields, StopString
-from server.schemas.thinking import EFFORT
+from lightwell.server.http.errors import shown
+from lightwell.server.schemas.anthropic.blocks import AnthropicMessage, OnlyText, ToolUseBlock
+from lightwell.server.schemas.base import (
+    AnswerModel,
+    ErrorDetail,
+    JsonDict,
+    ModelField,
+    RequestModel,
+    Text,
+    check_equal,
+    wrong,
+)
+from lightwell.server.schemas.chat_messages import MAX_MESSAGES
+from lightwell.server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from lightwell.server.schemas.known_fields import (
+    IGNORED_EVERYWHERE,
+    REFUSED_EVERYWHERE,
+    Ignored,
+    Refused,
+    RefusedFields,
+)
+from lightwell.server.schemas.sampling import MAX_STOP_STRINGS, MAX_TOKENS, SamplingFields, StopString
+from lightwell.server.schemas.thinking import EFFORT
 
 MAX_TOOLS = 128
 

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from server.engine.messages.request import AttentionKind, CaptureDtype, Part, Reduction
-from server.http.tensor_formats import EncodingFormat
-from server.schemas.base import MAX_SELECTED, AnswerModel, Index, RequestModel, Selector, wrong
-from server.schemas.inspect.inputs import HEADS, LAYERS, NUMBER_FORMAT, InputFields
+from lightwell.server.engine.messages.request import AttentionKind, CaptureDtype, Part, Reduction
+from lightwell.server.http.tensor_formats import EncodingFormat
+from lightwell.server.schemas.base import MAX_SELECTED, AnswerModel, Index, RequestModel, Selector, wrong
+from lightwell.server.schemas.inspect.inputs import HEADS, LAYERS, NUMBER_FORMAT, InputFields
 
 Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
 

@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from server.http.tensor_formats import EncodingFormat
-from server.schemas.base import AnswerModel, PromptInput, RunFields, Text, TokenId
-from server.schemas.chat_messages import Messages
-from server.schemas.inspect.interventions import CanIntervene
+from lightwell.server.http.tensor_formats import EncodingFormat
+from lightwell.server.schemas.base import AnswerModel, PromptInput, RunFields, Text, TokenId
+from lightwell.server.schemas.chat_messages import Messages
+from lightwell.server.schemas.inspect.interventions import CanIntervene
 
 Target = Text | TokenId
 OwnPart = Literal["decoder", "encoder"]

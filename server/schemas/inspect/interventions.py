@@ -4,7 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from server.schemas.base import Index, ManyTokenIds, RequestModel, Selector, Text, Texts, TokenIds, encodable, wrong
+from lightwell.server.schemas.base import (
+    Index,
+    ManyTokenIds,
+    RequestModel,
+    Selector,
+    Text,
+    Texts,
+    TokenIds,
+    encodable,
+    wrong,
+)
 
 MAX_INTERVENTIONS = 64
 MAX_LIST_NUMBERS = 16384

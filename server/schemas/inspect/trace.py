@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from server.http.tensor_formats import EncodingFormat
-from server.schemas.base import AnswerModel, Selector
-from server.schemas.inspect.inputs import NUMBER_FORMAT, InputFields
-from server.schemas.inspect.interventions import PointName
+from lightwell.server.http.tensor_formats import EncodingFormat
+from lightwell.server.schemas.base import AnswerModel, Selector
+from lightwell.server.schemas.inspect.inputs import NUMBER_FORMAT, InputFields
+from lightwell.server.schemas.inspect.interventions import PointName
 
 MAX_POINTS = 256
 

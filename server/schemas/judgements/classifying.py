@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, PromptInput, RequestModel, Text, Usage
-from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ReadFields, TeiReadFields
-from server.schemas.judgements.reasons import Reasons
+from lightwell.server.schemas.base import AnswerModel, PromptInput, RequestModel, Text, Usage
+from lightwell.server.schemas.judgements.head_fields import MAX_DOCUMENTS, ReadFields, TeiReadFields
+from lightwell.server.schemas.judgements.reasons import Reasons
 
 
 class ClassifyRequest(ReadFields):

@@ -5,10 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal, NotRequired
 from pydantic import Discriminator, Field, Tag, model_validator
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
-from server.http.errors import shown
-from server.schemas.base import AnswerModel, RequestModel, Text, wrong
-from server.schemas.chat_messages import MAX_CALLS, MAX_MESSAGES, MAX_PARTS
-from server.schemas.judgements.fields import (
+from lightwell.server.http.errors import shown
+from lightwell.server.schemas.base import AnswerModel, RequestModel, Text, wrong
+from lightwell.server.schemas.chat_messages import MAX_CALLS, MAX_MESSAGES, MAX_PARTS
+from lightwell.server.schemas.judgements.fields import (
     MAX_LEVELS,
     MAX_OPTIONS,
     MAX_QUESTIONS,
@@ -21,8 +21,8 @@ from server.schemas.judgements.fields import (
     json_text,
     of_known_type,
 )
-from server.schemas.judgements.reasons import Reasons
-from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored
+from lightwell.server.schemas.judgements.reasons import Reasons
+from lightwell.server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored
 
 _OF_ANSWERS: Ignored = dict.fromkeys(("id", "status", "phase"), "of answers: no template reads it")
 _BREAKPOINT = "Accepted and ignored: the prefix cache needs none."

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from server.http.errors import shown
-from server.schemas.base import AnswerModel, JsonDict, RunFields, Text, encodable, wrong
-from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
-from server.schemas.judgements.reasons import EXPLAIN, ExplainField
+from lightwell.server.http.errors import shown
+from lightwell.server.schemas.base import AnswerModel, JsonDict, RunFields, Text, encodable, wrong
+from lightwell.server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from lightwell.server.schemas.judgements.reasons import EXPLAIN, ExplainField
 
 MAX_QUESTIONS = 400
 MAX_OPTIONS = 255

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, PromptTokens, RunFields, Text
-from server.schemas.judgements.reasons import EXPLAIN, ExplainField
-from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
+from lightwell.server.schemas.base import AnswerModel, PromptTokens, RunFields, Text
+from lightwell.server.schemas.judgements.reasons import EXPLAIN, ExplainField
+from lightwell.server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
 
 MAX_DOCUMENTS = 10_000
 ManyTexts = Annotated[list[Text], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from server.schemas.base import AnswerModel, RequestModel, Text, TokenId
+from lightwell.server.schemas.base import AnswerModel, RequestModel, Text, TokenId
 
 MAX_EXPLAINED = 16
 """Most questions or inputs with reasons in one request."""

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
-from server.schemas.base import AnswerModel, RequestModel, Text, Usage
-from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ManyTexts, PairFields, TeiReadFields
-from server.schemas.judgements.reasons import Reasons
+from lightwell.server.schemas.base import AnswerModel, RequestModel, Text, Usage
+from lightwell.server.schemas.judgements.head_fields import MAX_DOCUMENTS, ManyTexts, PairFields, TeiReadFields
+from lightwell.server.schemas.judgements.reasons import Reasons
 
 
 class Document(TypedDict):

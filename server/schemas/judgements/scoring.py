@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import AnswerModel, Text, Usage, wrong
-from server.schemas.judgements.head_fields import ManyTexts, PairFields
-from server.schemas.judgements.reasons import Reasons
+from lightwell.server.schemas.base import AnswerModel, Text, Usage, wrong
+from lightwell.server.schemas.judgements.head_fields import ManyTexts, PairFields
+from lightwell.server.schemas.judgements.reasons import Reasons
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 """vLLM's names of the two sides of the pairs."""

@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from server.schemas.base import AnswerModel, ErrorDetail, RequestModel, Text, in_groups, wrong
-from server.schemas.judgements.fields import (
+from lightwell.server.schemas.base import AnswerModel, ErrorDetail, RequestModel, Text, in_groups, wrong
+from lightwell.server.schemas.judgements.fields import (
     MAX_LEVELS,
     MAX_OPTIONS,
     MAX_QUESTIONS,
@@ -15,8 +15,8 @@ from server.schemas.judgements.fields import (
     QuestionName,
     of_known_type,
 )
-from server.schemas.judgements.reasons import Reasons
-from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Refused, RefusedFields
+from lightwell.server.schemas.judgements.reasons import Reasons
+from lightwell.server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Refused, RefusedFields
 
 
 class NoulCriteria(RequestModel):

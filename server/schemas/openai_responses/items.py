@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal, NotRequired, get_args
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
-from server.http.errors import shown
-from server.schemas.base import JsonDict, RequestModel, Text, wrong
-from server.schemas.chat_messages import MAX_PARTS
-from server.schemas.known_fields import Ignored, Refused, RefusedFields
+from lightwell.server.http.errors import shown
+from lightwell.server.schemas.base import JsonDict, RequestModel, Text, wrong
+from lightwell.server.schemas.chat_messages import MAX_PARTS
+from lightwell.server.schemas.known_fields import Ignored, Refused, RefusedFields
 
 _OF_ANSWERS = "of answers: no template reads it"
 _OF_THE_ITEM: Ignored = {"id": _OF_ANSWERS, "status": _OF_ANSWERS, "phase": _OF_ANSWERS, "attention": _OF_ANSWERS}

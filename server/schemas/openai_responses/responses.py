@@ -4,10 +4,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import AnswerModel, JsonDict, RequestModel, Text, in_groups, wrong
-from server.schemas.chat_messages import MAX_MESSAGES
-from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
-from server.schemas.known_fields import (
+from lightwell.server.schemas.base import AnswerModel, JsonDict, RequestModel, Text, in_groups, wrong
+from lightwell.server.schemas.chat_messages import MAX_MESSAGES
+from lightwell.server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from lightwell.server.schemas.known_fields import (
     IGNORED_BY_GENERATION,
     IGNORED_IN_STREAM_OPTIONS,
     REFUSED_BY_CHAT,
@@ -15,7 +15,7 @@ from server.schemas.known_fields import (
     Refused,
     RefusedFields,
 )
-from server.schemas.openai_responses.items import (
+from lightwell.server.schemas.openai_responses.items import (
     MAX_TOOLS,
     RUNS_NO_TOOLS,
     InputItem,
@@ -23,8 +23,8 @@ from server.schemas.openai_responses.items import (
     ToolChoice,
     WebSearch,
 )
-from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
-from server.schemas.thinking import EFFORT, Effort, ThinkingFields
+from lightwell.server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
+from lightwell.server.schemas.thinking import EFFORT, Effort, ThinkingFields
 
 MAX_INCLUDED = 32
 _Label = Annotated[Text, Field(max_length=512)]

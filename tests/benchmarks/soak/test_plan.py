@@ -6,7 +6,7 @@ from typing import Any, get_args
 from benchmarks.soak.acts import Behaviour, acts, pool, wrong_requests
 from benchmarks.soak.faults import LEAST_SPACING, fault_times, put_off
 from benchmarks.soak.watch import MIN_LIFE
-from server.lifecycle.supervisor import FAILURE_WINDOW, MAX_FAILURES
+from lightwell.server.lifecycle.supervisor import FAILURE_WINDOW, MAX_FAILURES
 
 
 def test_faults_never_make_the_supervisor_give_up() -> None:

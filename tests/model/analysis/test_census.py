@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.analysis.census import Census, take_census
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
+from lightwell.model.analysis.census import Census, take_census
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
 from tests import tiny
 
 GPT2_SIZES = {

@@ -5,8 +5,8 @@ import gc
 import numpy as np
 import pytest
 
-from model.analysis.circuits import Head
-from model.analysis.weights import answer
+from lightwell.model.analysis.circuits import Head
+from lightwell.model.analysis.weights import answer
 from tests.model.analysis.weights_by_hand import ask, matrix_by_hand, network, wide
 
 

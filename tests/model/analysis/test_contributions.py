@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from model.analysis.contributions import (
+from lightwell.model.analysis.contributions import (
     head_attributions,
     stream_attributions,
     value_attributions,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.analysis.correlations import BINS, correlations, gaussian_information, independent_information
+from lightwell.model.analysis.correlations import BINS, correlations, gaussian_information, independent_information
 
 
 def by_hand(samples: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.analysis.explanation import Observed, differences, explain
+from lightwell.model.analysis.explanation import Observed, differences, explain
 
 
 def observe(seed: int, keys: int, size: int, *, bias: bool = False) -> tuple[Any, ...]:

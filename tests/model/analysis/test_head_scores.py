@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.analysis.head_scores import (
+from lightwell.model.analysis.head_scores import (
     MEASURES,
     repeated_positions,
     repeated_random_tokens,

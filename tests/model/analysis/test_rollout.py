@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from networkx.algorithms.flow import preflow_push
 
-from model.analysis.rollout import flow, rollout, with_residual
+from lightwell.model.analysis.rollout import flow, rollout, with_residual
 
 # Two layers over two words, by hand from Abnar and Zuidema 2020 (arXiv:2005.00928), equation 1 and section 4. With the
 # residual, (A + I) / 2, the second word's rows are [.25, .75] and [.1, .9]. Rollout: .1 * 1 + .9 * .25 = .325 and

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from model.analysis.spectra import (
+from lightwell.model.analysis.spectra import (
     effective_rank,
     positivity,
     random_cosine_std,

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 
-from model.analysis.trajectory import trajectory
+from lightwell.model.analysis.trajectory import trajectory
 
 
 def test_lengths_and_turns_of_a_small_walk() -> None:

@@ -10,15 +10,15 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 
-from model.analysis.live_weights import LiveWeights
-from model.analysis.matrices import UnknownMatrix
-from model.analysis.weight_names import find_weight, list_weights
-from model.analysis.weight_reader import WeightReader
-from model.checkpoint.registry import read_config
-from model.checkpoint.resolve import resolve
-from model.checkpoint.weight_files import load_weights
-from model.config import ModelConfig
-from model.loading.loader import build_model, load_model
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.analysis.matrices import UnknownMatrix
+from lightwell.model.analysis.weight_names import find_weight, list_weights
+from lightwell.model.analysis.weight_reader import WeightReader
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.resolve import resolve
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.config import ModelConfig
+from lightwell.model.loading.loader import build_model, load_model
 from tests import tiny
 from tests.gguf_files import make_network, write_gguf
 from tests.model.analysis.weights_by_hand import network

@@ -10,12 +10,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from model.analysis.live_weights import LiveWeights
-from model.analysis.matrices import UnknownMatrix, find_matrix
-from model.analysis.weight_geometry import BINS, QUANTILES, geometry
-from model.analysis.weights import answer
-from model.config import ExpertsConfig
-from model.loading.loader import build_model
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.analysis.matrices import UnknownMatrix, find_matrix
+from lightwell.model.analysis.weight_geometry import BINS, QUANTILES, geometry
+from lightwell.model.analysis.weights import answer
+from lightwell.model.config import ExpertsConfig
+from lightwell.model.loading.loader import build_model
 from tests.model.analysis.weights_by_hand import ask, matrix_by_hand, network
 
 
@@ -102,8 +102,8 @@ def test_all_pairs_hold_the_nearest_one_that_a_sample_misses(monkeypatch: pytest
     """Check that the nearest pair is found: two of 1500 vectors are nearly one, 500 draws meet that pair once in
     2000 tries, and the seed is fixed.
     """
-    monkeypatch.setattr("model.analysis.weight_geometry.MAX_PAIRS", 1000)
-    monkeypatch.setattr("model.analysis.weight_geometry.SAMPLED_PAIRS", 500)
+    monkeypatch.setattr("lightwell.model.analysis.weight_geometry.MAX_PAIRS", 1000)
+    monkeypatch.setattr("lightwell.model.analysis.weight_geometry.SAMPLED_PAIRS", 500)
     vectors = torch.randn(1500, 64, generator=torch.Generator().manual_seed(2))
     vectors[1400] = -3 * vectors[20] + 0.01 * vectors[21]
     _, cosines = cosines_by_hand(vectors.double().numpy())

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.analysis.live_weights import LiveWeights
-from model.analysis.weights import answer
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.config import ModelConfig
-from model.loading.loader import build_model
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.analysis.weights import answer
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.config import ModelConfig
+from lightwell.model.loading.loader import build_model
 from tests import tiny
 
 Numbers = dict[str, np.ndarray]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from model.checkpoint import anonymous_memory
-from model.checkpoint.folder import PACKAGED
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
+from lightwell.model.checkpoint import anonymous_memory
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
 
 CPU = torch.device("cpu")
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.folder import ModelLoadError
 from tests.model.checkpoint.test_families import OWN_SIZES, read, sizes_of
 
 

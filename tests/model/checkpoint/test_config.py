@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from model.checkpoint.folder import PACKAGED, ModelLoadError
-from model.checkpoint.registry import FAMILIES, read_config
-from model.checkpoint.resolve import name_of, resolve
-from model.config import ModelConfig
+from lightwell.model.checkpoint.folder import PACKAGED, ModelLoadError
+from lightwell.model.checkpoint.registry import FAMILIES, read_config
+from lightwell.model.checkpoint.resolve import name_of, resolve
+from lightwell.model.config import ModelConfig
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

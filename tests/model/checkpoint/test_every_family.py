@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.hooks.point_names import full_name, stacks
-from model.loading.loader import load_model
-from model.network.transformer import Transformer
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.hooks.point_names import full_name, stacks
+from lightwell.model.loading.loader import load_model
+from lightwell.model.network.transformer import Transformer
 from tests import reference, tiny
 from tests.network import CPU, FLOAT32_BOUND, WHOLE, logits_alone, look_at_everything, worst
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.kernels.choice import KernelChoice, KernelConfig
-from model.kernels.group_quantized import GroupedWeight
-from model.loading.loader import load_model
-from model.network.sublayers import MixedFeedforward
-from server.config.memory_estimate import kept_bytes
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.kernels.choice import KernelChoice, KernelConfig
+from lightwell.model.kernels.group_quantized import GroupedWeight
+from lightwell.model.loading.loader import load_model
+from lightwell.model.network.sublayers import MixedFeedforward
+from lightwell.server.config.memory_estimate import kept_bytes
 from tests import quantized_files as files
 from tests import reference, tiny
 from tests.network import CPU, logits_alone, look_at_everything, worst

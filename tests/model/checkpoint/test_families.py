@@ -17,11 +17,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import WeightFiles, load_weights, safetensors_entries, unstacked
-from model.checkpoint.weight_maps import table_of, weights_of
-from model.config import ModelConfig
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import WeightFiles, load_weights, safetensors_entries, unstacked
+from lightwell.model.checkpoint.weight_maps import table_of, weights_of
+from lightwell.model.config import ModelConfig
 from tests import tiny
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 6, "num_attention_heads": 4}

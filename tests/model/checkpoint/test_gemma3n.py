@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from model.layers.mlp import without_small
+from lightwell.model.layers.mlp import without_small
 from tests.model.checkpoint.test_families import read, sizes_of
 
 

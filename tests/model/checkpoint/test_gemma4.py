@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from model.analysis.live_weights import LiveWeights
-from model.analysis.matrices import UnknownMatrix, find_matrix
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
-from model.sharding.split import check_split
-from server.config.memory_estimate import kv_bytes_per_token
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.analysis.matrices import UnknownMatrix, find_matrix
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
+from lightwell.model.sharding.split import check_split
+from lightwell.server.config.memory_estimate import kv_bytes_per_token
 from tests import tiny
 from tests.model.checkpoint.test_families import read
 from tests.network import CPU

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from model.checkpoint.folder import PACKAGED, ModelLoadError
-from model.checkpoint.generation_defaults import SamplingDefaults, read_sampling_defaults
+from lightwell.model.checkpoint.folder import PACKAGED, ModelLoadError
+from lightwell.model.checkpoint.generation_defaults import SamplingDefaults, read_sampling_defaults
 
 
 def read(folder: Path, **values: Any) -> SamplingDefaults:

@@ -14,16 +14,16 @@ from gguf import GGMLQuantizationType as Type
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.batch import Batch, Span
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.gguf.blocks import GROUPED_TYPES, grouped_rows
-from model.checkpoint.gguf.header import read_header
-from model.checkpoint.gguf.kept_sizes import KEPT
-from model.checkpoint.registry import read_config
-from model.checkpoint.resolve import resolve
-from model.kernels.group_quantized import GroupedWeight
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.gguf.blocks import GROUPED_TYPES, grouped_rows
+from lightwell.model.checkpoint.gguf.header import read_header
+from lightwell.model.checkpoint.gguf.kept_sizes import KEPT
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.resolve import resolve
+from lightwell.model.kernels.group_quantized import GroupedWeight
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
 from tests.gguf_files import ARCHITECTURES, make_network, write_gguf
 from tests.support.examples import examples
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 
-from model.checkpoint.registry import read_config
-from model.checkpoint.resolve import resolve
-from model.kernels.group_quantized import GroupedWeight
-from model.layers.lora import Adapter
-from model.loading.loader import load_model
-from model.loading.lora_loader import load_adapter
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.resolve import resolve
+from lightwell.model.kernels.group_quantized import GroupedWeight
+from lightwell.model.layers.lora import Adapter
+from lightwell.model.loading.loader import load_model
+from lightwell.model.loading.lora_loader import load_adapter
 from tests.gguf_files import ARCHITECTURES, make_network, write_gguf
 from tests.model.test_lora import RANK, run
 from tests.model.watching import CPU

@@ -11,10 +11,10 @@ import pytest
 import torch
 import transformers
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.checkpoint.resolve import resolve
-from model.config import ModelConfig
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.resolve import resolve
+from lightwell.model.config import ModelConfig
 from tests.gguf_files import finish
 
 pytestmark = pytest.mark.every_family  # each architecture has fields of its own

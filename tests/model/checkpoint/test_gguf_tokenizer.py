@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Trained
 from tokenizers import models, pre_tokenizers, trainers
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.resolve import resolve
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.resolve import resolve
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.gguf_files import finish
 from tests.support.examples import examples
 

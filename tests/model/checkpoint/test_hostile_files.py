@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.lora_config import read_lora_config
-from model.checkpoint.registry import read_config
-from model.checkpoint.resolve import resolve
-from model.checkpoint.weight_files import WeightFiles
-from model.loading.lora_loader import load_adapter
-from model.network.sentence_transformers import embedding_defaults
-from model.tokenization import tokenizer as tokenization
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.lora_config import read_lora_config
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.resolve import resolve
+from lightwell.model.checkpoint.weight_files import WeightFiles
+from lightwell.model.loading.lora_loader import load_adapter
+from lightwell.model.network.sentence_transformers import embedding_defaults
+from lightwell.model.tokenization import tokenizer as tokenization
 from tests import tiny
 from tests.model.watching import load
 from tests.tiny.adapters import make_adapter

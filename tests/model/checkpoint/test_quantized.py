@@ -8,14 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.batch import Batch, Span
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import WeightFiles, load_weights
-from model.kernels.group_quantized import GroupedWeight
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
-from model.network.transformer import Transformer
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import WeightFiles, load_weights
+from lightwell.model.kernels.group_quantized import GroupedWeight
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
+from lightwell.model.network.transformer import Transformer
 from tests import quantized_files as files
 from tests import tiny
 from tests.gguf_files import make_network

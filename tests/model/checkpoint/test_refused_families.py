@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.folder import ModelLoadError
 from tests.model.checkpoint.test_families import read, sizes_of
 
 REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (

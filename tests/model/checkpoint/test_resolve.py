@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from model.checkpoint import resolve as resolving
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.resolve import default_name, name_of, resolve, resolve_config
+from lightwell.model.checkpoint import resolve as resolving
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.resolve import default_name, name_of, resolve, resolve_config
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.loading.loader import load_model
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.loading.loader import load_model
 from tests import tiny
 from tests.model.checkpoint.test_families import read
 from tests.network import CPU, logits_alone

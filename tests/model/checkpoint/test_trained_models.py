@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint import resolve
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
-from model.loading.loader import load_model
+from lightwell.model.checkpoint import resolve
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.loading.loader import load_model
 from tests import readme, reference
 from tests.network import CPU, FLOAT32_BOUND, look_at_everything, worst
 

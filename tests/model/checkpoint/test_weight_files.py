@@ -12,9 +12,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import load_weights
 from tests import tiny
 
 

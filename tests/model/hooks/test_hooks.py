@@ -6,9 +6,9 @@ tests/server/engine/captures/test_interventions.py has the changes of maps, and 
 import pytest
 import torch
 
-from model.hooks.point_names import stacks
-from model.layers.linear import Linear
-from model.network.transformer import Transformer
+from lightwell.model.hooks.point_names import stacks
+from lightwell.model.layers.linear import Linear
+from lightwell.model.network.transformer import Transformer
 from tests import tiny
 from tests.model.watching import Edit, Key, Watched, load, points, run, token_ids
 

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from model.kernels.attention import PatternOutput
-from model.layers.attention import CachedKV, NativeAttention
+from lightwell.model.kernels.attention import PatternOutput
+from lightwell.model.layers.attention import CachedKV, NativeAttention
 from tests.model.layers.attention_world import World
 
 SENTINEL = 7.0

@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import AltUpConfig, DeltaNetConfig, ExpertsConfig, ModelConfig, ShortConvConfig
-from model.hooks.point_names import UnknownPoint, full_name, near_names, points_of, read_name, sizes, stacks, why_absent
-from model.hooks.points import BY_NAME, POINTS
+from lightwell.model.config import AltUpConfig, DeltaNetConfig, ExpertsConfig, ModelConfig, ShortConvConfig
+from lightwell.model.hooks.point_names import (
+    UnknownPoint,
+    full_name,
+    near_names,
+    points_of,
+    read_name,
+    sizes,
+    stacks,
+    why_absent,
+)
+from lightwell.model.hooks.points import BY_NAME, POINTS
 from tests.server.serving import tiny_config
 
 DECODER = tiny_config()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from model.kernels import attention
-from model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys
+from lightwell.model.kernels import attention
+from lightwell.model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys
 
 SENTINEL = 7.0
 

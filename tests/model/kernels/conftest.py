@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from model.kernels import library
+from lightwell.model.kernels import library
 
 
 @pytest.fixture(autouse=True)

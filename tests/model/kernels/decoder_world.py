@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels.attention import AttentionItems, VisibleKeys
-from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
-from model.kernels.group_quantized import GroupedWeight
-from model.kernels.int8 import Int8BlockedWeight
-from model.kernels.products import DOT, WIDEN, BlockedWeight
+from lightwell.model.kernels.attention import AttentionItems, VisibleKeys
+from lightwell.model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
+from lightwell.model.kernels.group_quantized import GroupedWeight
+from lightwell.model.kernels.int8 import Int8BlockedWeight
+from lightwell.model.kernels.products import DOT, WIDEN, BlockedWeight
 from tests.model.kernels.draw_grouped import draw_grouped
 
 Kind = Literal["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfloat16", "mixed"]

@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from model.quantized import GroupedRows
+from lightwell.model.quantized import GroupedRows
 
 VALUES = ((*range(16),), (*range(-8, 8),), (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113))
 """Values that the 4-bit codes of some formats stand for."""

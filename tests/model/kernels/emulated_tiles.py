@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from model.kernels import build, library
+from lightwell.model.kernels import build, library
 
 LEVEL = "amx"
 _HEADER = Path(__file__).with_suffix(".h")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from model.kernels import library
+from lightwell.model.kernels import library
 from tests.model.kernels.levels import at_level
 
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from model.kernels import library
+from lightwell.model.kernels import library
 
 each_level = pytest.mark.parametrize(
     "level",

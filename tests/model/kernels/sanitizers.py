@@ -4,7 +4,7 @@ import fcntl
 import subprocess
 from pathlib import Path
 
-from model.kernels import build, library
+from lightwell.model.kernels import build, library
 
 _LIBRARY = Path(__file__).parents[3] / "benchmarks" / ".cache" / "sanitized.so"
 

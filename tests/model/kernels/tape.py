@@ -186,7 +186,7 @@ _recorder = Recorder()
 
 def pytest_configure() -> None:
     """Record from now on."""
-    from model.kernels.library import Kernels
+    from lightwell.model.kernels.library import Kernels
 
     call = Kernels.call
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.kernels import attention
-from model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys
+from lightwell.model.kernels import attention
+from lightwell.model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys
 from tests.model.kernels.attention_world import SENTINEL, World
 from tests.model.kernels.everywhere import everywhere
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hatch_build
-from model.kernels import build, library
+from lightwell.model.kernels import build, library
 from tests.model.kernels.sanitizers import sanitizer_variables
 
 REAL = build.SOURCES

@@ -11,10 +11,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from model.kernels import build, cpus, library
-from model.kernels.choice import AUTO, KernelConfig
-from model.kernels.cpus import DOT_LEVELS, TABLE, CpuRow, best_arithmetic, find_row
-from model.kernels.products import DOT, WIDEN
+from lightwell.model.kernels import build, cpus, library
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kernels.cpus import DOT_LEVELS, TABLE, CpuRow, best_arithmetic, find_row
+from lightwell.model.kernels.products import DOT, WIDEN
 from tests.model.kernels.levels import NOT_COMPILED, at_level
 
 CPU = torch.device("cpu")

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.kernels import library
-from model.kernels.attention import AttentionItems
-from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches
+from lightwell.model.kernels import library
+from lightwell.model.kernels.attention import AttentionItems
+from lightwell.model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches
 from tests.model.kernels.decoder_world import EPS, Kind, World
 from tests.model.kernels.everywhere import assert_same_bits
 from tests.model.kernels.levels import at_level

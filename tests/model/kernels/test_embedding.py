@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.kernels.products import BLOCK, BlockedWeight
-from model.kernels.rows import embed, layer_norm
+from lightwell.model.kernels.products import BLOCK, BlockedWeight
+from lightwell.model.kernels.rows import embed, layer_norm
 from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere
 
 EPS = 1e-5

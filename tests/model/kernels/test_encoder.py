@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.kernels import library, rows
-from model.kernels.encoder import Encoder, EncoderLayer, attend_texts
-from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
+from lightwell.model.kernels import library, rows
+from lightwell.model.kernels.encoder import Encoder, EncoderLayer, attend_texts
+from lightwell.model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
 from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere
 from tests.model.kernels.levels import at_level, each_level
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from model.kernels import build, library
+from lightwell.model.kernels import build, library
 from tests.model.kernels.tape import Call
 from tests.model.kernels.tools import HERE, ZIG, needs_tools, needs_x86, run
 

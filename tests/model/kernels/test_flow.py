@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.kernels import library
-from model.kernels.flow import maximum_flow
+from lightwell.model.kernels import library
+from lightwell.model.kernels.flow import maximum_flow
 from tests.model.kernels.everywhere import everywhere
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")

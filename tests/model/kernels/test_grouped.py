@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from model.kernels import library
-from model.kernels.group_quantized import GroupedWeight, why_not_grouped
-from model.kernels.products import DOT, WIDEN, BlockedWeight
-from model.quantized import GroupedRows, QuantizedMatrix
+from lightwell.model.kernels import library
+from lightwell.model.kernels.group_quantized import GroupedWeight, why_not_grouped
+from lightwell.model.kernels.products import DOT, WIDEN, BlockedWeight
+from lightwell.model.quantized import GroupedRows, QuantizedMatrix
 from tests.model.kernels.draw_grouped import draw_grouped
 from tests.model.kernels.levels import at_level
 

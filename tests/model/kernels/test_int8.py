@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import Activation
-from model.kernels import library
-from model.kernels.checks import ACTIVATIONS
-from model.kernels.int8 import Int8BlockedWeight
+from lightwell.model.config import Activation
+from lightwell.model.kernels import library
+from lightwell.model.kernels.checks import ACTIVATIONS
+from lightwell.model.kernels.int8 import Int8BlockedWeight
 from tests.model.kernels.levels import at_level, each_level
 from tests.support.examples import examples
 

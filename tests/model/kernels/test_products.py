@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.kernels import library
-from model.kernels.checks import ACTIVATIONS
-from model.kernels.forms import lay_weight
-from model.kernels.library import kernels
-from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
+from lightwell.model.kernels import library
+from lightwell.model.kernels.checks import ACTIVATIONS
+from lightwell.model.kernels.forms import lay_weight
+from lightwell.model.kernels.library import kernels
+from lightwell.model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
 from tests.model.kernels.levels import at_level, each_level
 
 _KINDS = {

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels import rows
-from model.layers.dense_weight import activate
+from lightwell.model.config import Activation
+from lightwell.model.kernels import rows
+from lightwell.model.layers.dense_weight import activate
 from tests.model.kernels.everywhere import draw_numbers, everywhere
 
 EPS = 1e-5

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from model.kernels import build
+from lightwell.model.kernels import build
 from tests.model.kernels.sanitizers import sanitized_library, sanitizer_variables
 from tests.model.kernels.tools import HERE, needs_tools, run
 

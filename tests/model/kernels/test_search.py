@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.kernels.rows import argmax
+from lightwell.model.kernels.rows import argmax
 from tests.model.kernels.everywhere import everywhere
 
 dtypes = st.sampled_from([torch.float32, torch.bfloat16])

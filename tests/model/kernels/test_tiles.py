@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.kernels import build, library
-from model.kernels.int8 import Int8BlockedWeight
-from model.kernels.products import DOT, BlockedWeight
+from lightwell.model.kernels import build, library
+from lightwell.model.kernels.int8 import Int8BlockedWeight
+from lightwell.model.kernels.products import DOT, BlockedWeight
 from tests.model.kernels import emulated_tiles
 from tests.model.kernels.everywhere import assert_same_bits
 from tests.model.kernels.levels import at_level

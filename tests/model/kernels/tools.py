@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from model.kernels import build
+from lightwell.model.kernels import build
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent

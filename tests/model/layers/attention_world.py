@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from model.batch import Batch, KeyRange, Span
-from model.kv_cache import LayerCache
-from model.layers.attention import Attention, AttentionRule
+from lightwell.model.batch import Batch, KeyRange, Span
+from lightwell.model.kv_cache import LayerCache
+from lightwell.model.layers.attention import Attention, AttentionRule
 
 CPU = torch.device("cpu")
 

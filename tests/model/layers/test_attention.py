@@ -14,8 +14,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from model.layers.attention import Attention, AttentionRule, CachedKV, NativeAttention, PlainAttention
-from model.layers.attention_arithmetic import InvariantArithmetic
+from lightwell.model.layers.attention import Attention, AttentionRule, CachedKV, NativeAttention, PlainAttention
+from lightwell.model.layers.attention_arithmetic import InvariantArithmetic
 from tests.model.layers.attention_world import World, mixed, pattern_of, scores_of
 
 Kind = Callable[[], Attention]
@@ -112,7 +112,7 @@ def test_a_long_pass_checks_between_pieces_and_keeps_its_bits(monkeypatch: pytes
         whole = world.attend(attention, *world.whole(*range(6)))
         num_whole, world.num_checks = world.num_checks, 0
         with monkeypatch.context() as patch:
-            patch.setattr("model.batch._ATTENTION_PIECE", 64)
+            patch.setattr("lightwell.model.batch._ATTENTION_PIECE", 64)
             in_pieces = world.attend(attention, *world.whole(*range(6)))
         assert world.num_checks > num_whole == 1
         for found, expected in zip(in_pieces, whole, strict=True):

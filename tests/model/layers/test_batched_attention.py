@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.layers import batched_attention
-from model.layers.attention import AttentionRule
-from model.layers.batched_attention import BatchedAttention
+from lightwell.model.layers import batched_attention
+from lightwell.model.layers.attention import AttentionRule
+from lightwell.model.layers.batched_attention import BatchedAttention
 from tests.model.layers.attention_world import World, mixed, scores_of
 
 BOUNDS = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 4e-2}

@@ -2,8 +2,8 @@
 
 import torch
 
-from model.layers.experts import Experts
-from model.layers.linear import Linear
+from lightwell.model.layers.experts import Experts
+from lightwell.model.layers.linear import Linear
 
 
 def test_of_equal_experts_the_first_are_chosen() -> None:

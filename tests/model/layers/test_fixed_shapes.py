@@ -5,12 +5,12 @@ import random
 import pytest
 import torch
 
-from model.config import Activation
-from model.kernels.choice import KernelConfig
-from model.layers import fixed_shapes
-from model.layers.attention_arithmetic import InvariantArithmetic
-from model.layers.dense_weight import activate
-from model.layers.linear import Linear
+from lightwell.model.config import Activation
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.layers import fixed_shapes
+from lightwell.model.layers.attention_arithmetic import InvariantArithmetic
+from lightwell.model.layers.dense_weight import activate
+from lightwell.model.layers.linear import Linear
 from tests.invariance import assert_rows_do_not_depend_on_the_batch, num_threads, rounding_alone
 
 DEVICES = [

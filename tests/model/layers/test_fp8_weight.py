@@ -7,17 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.batch import Batch, Span
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.config import Activation
-from model.kernels.choice import KernelConfig
-from model.kv_cache import KVCache
-from model.layers.dense_weight import activate
-from model.layers.fp8_weight import LARGEST, LEAST_CAPABILITY, Fp8Rows, Fp8Weight
-from model.layers.linear import Linear
-from model.loading.loader import load_model, resolve_quantization
-from model.network.transformer import Transformer
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import Activation
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers.dense_weight import activate
+from lightwell.model.layers.fp8_weight import LARGEST, LEAST_CAPABILITY, Fp8Rows, Fp8Weight
+from lightwell.model.layers.linear import Linear
+from lightwell.model.loading.loader import load_model, resolve_quantization
+from lightwell.model.network.transformer import Transformer
 from tests import tiny
 from tests.invariance import assert_rows_do_not_depend_on_the_batch
 

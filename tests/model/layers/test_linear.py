@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from model.config import Activation
-from model.kernels.choice import KernelConfig
-from model.layers.dense_weight import activate
-from model.layers.linear import Linear
+from lightwell.model.config import Activation
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.layers.dense_weight import activate
+from lightwell.model.layers.linear import Linear
 from tests.invariance import assert_rows_do_not_depend_on_the_batch, rounding_alone
 
 DTYPES = (torch.float32, torch.bfloat16)

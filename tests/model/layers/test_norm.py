@@ -7,7 +7,7 @@ import torch
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from model.layers.norm import LayerNorm, RmsNorm
+from lightwell.model.layers.norm import LayerNorm, RmsNorm
 from tests.invariance import assert_rows_do_not_depend_on_the_batch
 
 WIDTHS = (16, 171, 768)

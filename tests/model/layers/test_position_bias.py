@@ -6,8 +6,8 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from model.config import PositionBiasConfig
-from model.layers.position_bias import alibi_slopes, distance_buckets
+from lightwell.model.config import PositionBiasConfig
+from lightwell.model.layers.position_bias import alibi_slopes, distance_buckets
 
 DISTANCES = torch.arange(-3000, 3001)
 

@@ -7,9 +7,9 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from model.checkpoint.registry import read_config
-from model.config import RopeConfig
-from model.layers.rope import Rope, frequencies
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import RopeConfig
+from lightwell.model.layers.rope import Rope, frequencies
 
 HEAD_DIM, TRAINED = 16, 128
 SHORT, LONG = [1.0 + i / 16 for i in range(8)], [2.0 + i for i in range(8)]

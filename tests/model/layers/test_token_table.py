@@ -6,8 +6,8 @@ import weakref
 import pytest
 import torch
 
-from model.layers.linear import Linear
-from model.layers.token_table import TokenTable
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.token_table import TokenTable
 
 
 def large(dtype: torch.dtype, width: int) -> torch.Tensor:

@@ -5,11 +5,11 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
-from model.kernels.choice import KernelConfig
-from model.kernels.cuda.matmul import matmul
-from model.layers.dense_weight import DenseWeight
-from model.layers.fp8_weight import LEAST_CAPABILITY
-from model.layers.linear import Linear
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.cuda.matmul import matmul
+from lightwell.model.layers.dense_weight import DenseWeight
+from lightwell.model.layers.fp8_weight import LEAST_CAPABILITY
+from lightwell.model.layers.linear import Linear
 from tests.model.kernels.cuda.card import DEVICE, fresh_draw, normal
 
 TRITON = KernelConfig("triton")

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from model.batch import Batch, Span
-from model.checkpoint.folder import PACKAGED
-from model.config import ModelConfig, RopeConfig
-from model.hooks.head_pairs import HeadPairs
-from model.hooks.hooks import AttentionTap, Hooks, Read
-from model.kernels import library
-from model.kernels.choice import ArithmeticChoice, KernelConfig
-from model.kernels.int8_rows import Quantization
-from model.kv_cache import KVCache
-from model.layers.linear import Linear
-from model.layers.lora import Adapter, LowRank
-from model.loading.loader import build_model
-from model.network import fused_decoder
-from model.network.fused_decoder import MOST_ROWS, DecodeStep
-from model.network.stack import Stack
-from model.network.transformer import Transformer
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.config import ModelConfig, RopeConfig
+from lightwell.model.hooks.head_pairs import HeadPairs
+from lightwell.model.hooks.hooks import AttentionTap, Hooks, Read
+from lightwell.model.kernels import library
+from lightwell.model.kernels.choice import ArithmeticChoice, KernelConfig
+from lightwell.model.kernels.int8_rows import Quantization
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.lora import Adapter, LowRank
+from lightwell.model.loading.loader import build_model
+from lightwell.model.network import fused_decoder
+from lightwell.model.network.fused_decoder import MOST_ROWS, DecodeStep
+from lightwell.model.network.stack import Stack
+from lightwell.model.network.transformer import Transformer
 from tests.invariance import num_threads
 from tests.model.kernels.levels import at_level
 from tests.model.random_weights import draw_weights

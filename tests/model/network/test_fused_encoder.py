@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.batch import Batch
-from model.hooks.hooks import Hooks, Read
-from model.layers.linear import Linear
-from model.network import fused_encoder
-from model.network.fused_encoder import why_not_whole
-from model.network.transformer import Transformer
+from lightwell.model.batch import Batch
+from lightwell.model.hooks.hooks import Hooks, Read
+from lightwell.model.layers.linear import Linear
+from lightwell.model.network import fused_encoder
+from lightwell.model.network.fused_encoder import why_not_whole
+from lightwell.model.network.transformer import Transformer
 from tests import tiny
 from tests.invariance import num_threads
 from tests.model.watching import BLOCK, CPU, load, token_ids

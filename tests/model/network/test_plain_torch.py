@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from model.kernels import library
-from model.kernels.choice import KernelConfig
-from model.sampling.sampler import Sampler, SamplerRow
+from lightwell.model.kernels import library
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.sampling.sampler import Sampler, SamplerRow
 from tests import tiny
 from tests.model.sampling.rows import params
 from tests.model.watching import Watched, load, run, token_ids

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.modules import Pooling as Theirs
 
-from model.layers.linear import Linear
-from model.network.pooling import DenseLayer, Pooling, PoolingMode, RunningMean, RunningPooling, finished
+from lightwell.model.layers.linear import Linear
+from lightwell.model.network.pooling import DenseLayer, Pooling, PoolingMode, RunningMean, RunningPooling, finished
 from tests.support.examples import examples
 
 HIDDEN = torch.tensor([[3.0, 4.0, 12.0], [1.0, 0.0, 2.0]])

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from model.checkpoint.folder import PACKAGED, ModelLoadError
-from model.checkpoint.registry import read_config
-from model.config import ModelConfig
-from model.loading.loader import load_dense_layers
-from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults, embedding_defaults
+from lightwell.model.checkpoint.folder import PACKAGED, ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import ModelConfig
+from lightwell.model.loading.loader import load_dense_layers
+from lightwell.model.network.sentence_transformers import DenseConfig, EmbeddingDefaults, embedding_defaults
 
 OLD = "sentence_transformers.models."
 TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": f"{OLD}Transformer"}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.batch import Batch, Span
-from model.kv_cache import KVCache
-from model.network.transformer import Transformer
-from model.sampling.row_search import largest
+from lightwell.model.batch import Batch, Span
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.row_search import largest
 from tests import tiny
 from tests.model.watching import BLOCK, CPU, load
 

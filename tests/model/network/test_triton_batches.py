@@ -10,13 +10,13 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 
 from msgspec.structs import replace
 
-from model.batch import Batch, Span
-from model.kernels.choice import KernelConfig
-from model.kernels.cuda import matmul, paged_attention
-from model.kernels.cuda.interpreter import IS_INTERPRETED
-from model.kv_cache import KVCache
-from model.network.transformer import Transformer
-from server.engine.messages.request import AttentionCapture, AttentionTask, ClassifyTask
+from lightwell.model.batch import Batch, Span
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.cuda import matmul, paged_attention
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.messages.request import AttentionCapture, AttentionTask, ClassifyTask
 from tests import tiny
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
 from tests.server.engine.driving import alone, assert_same, build, load, request, run

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from model.sampling.distribution import GREEDY_BELOW
-from model.sampling.filters import fill_weights
-from model.sampling.row_search import argmax
-from model.sampling.sampler import Sampler, SamplerRow
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.model.sampling.distribution import GREEDY_BELOW
+from lightwell.model.sampling.filters import fill_weights
+from lightwell.model.sampling.row_search import argmax
+from lightwell.model.sampling.sampler import Sampler, SamplerRow
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 
 
 def params(**options: Any) -> SamplingParams:

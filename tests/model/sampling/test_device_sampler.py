@@ -12,12 +12,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
-from model.sampling.device_rows import Kind, chosen_logits, num_alternatives, pack, packed_size, result_width, unpack
-from model.sampling.device_sampler import DeviceSampler, score_type
-from model.sampling.logit_edits import LogitEdits
-from model.sampling.sampler import SampledToken, Sampler, SamplerRow
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
+from lightwell.model.sampling.device_rows import (
+    Kind,
+    chosen_logits,
+    num_alternatives,
+    pack,
+    packed_size,
+    result_width,
+    unpack,
+)
+from lightwell.model.sampling.device_sampler import DeviceSampler, score_type
+from lightwell.model.sampling.logit_edits import LogitEdits
+from lightwell.model.sampling.sampler import SampledToken, Sampler, SamplerRow
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 from tests.model.sampling.rows import make_logits, make_params, make_row, params
 from tests.support.examples import examples
 
@@ -141,7 +149,7 @@ def test_many_rows_are_processed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch
     logits = make_logits(11, 100, 4)
     rows = [make_row(100, rng) for _ in logits]
     expected = Sampler(100).sample(logits, rows)
-    monkeypatch.setattr("model.sampling.device_sampler._CHUNK_ELEMENTS", 400)
+    monkeypatch.setattr("lightwell.model.sampling.device_sampler._CHUNK_ELEMENTS", 400)
     assert sample(logits, rows) == expected
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
-from model.sampling.device_rows import Kind, pack, packed_size, unpack
-from model.sampling.device_sampler import DeviceSampler, score_type
-from model.sampling.sampler import Sampler
+from lightwell.model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
+from lightwell.model.sampling.device_rows import Kind, pack, packed_size, unpack
+from lightwell.model.sampling.device_sampler import DeviceSampler, score_type
+from lightwell.model.sampling.sampler import Sampler
 from tests.model.sampling.rows import make_logits, make_row
 
 ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")]

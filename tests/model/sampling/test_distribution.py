@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.sampling.distribution import distribution, entropy, softmax
+from lightwell.model.sampling.distribution import distribution, entropy, softmax
 from tests.model.sampling.rows import params
 from tests.reference import sampling as reference
 from tests.support.examples import examples

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from model.layers.linear import Linear
-from model.sampling.row_search import largest
+from lightwell.model.layers.linear import Linear
+from lightwell.model.sampling.row_search import largest
 from tests.invariance import num_threads
 
 MOST_ROWS = 70

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.sampling.logprobs import TokenLogprob, logprob_rows, prompt_logprobs
-from model.sampling.sampler import Sampler, SamplerRow
+from lightwell.model.sampling.logprobs import TokenLogprob, logprob_rows, prompt_logprobs
+from lightwell.model.sampling.sampler import Sampler, SamplerRow
 from tests.model.sampling.rows import make_logits, params
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.sampling.philox import philox2x64, random_uniform, random_uniforms
+from lightwell.model.sampling.philox import philox2x64, random_uniform, random_uniforms
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.sampling.row_search import BLOCK, argmax, largest, ordered_top_ids, pick, take, top
+from lightwell.model.sampling.row_search import BLOCK, argmax, largest, ordered_top_ids, pick, take, top
 
 sizes = st.sampled_from([1, 2, 63, 64, 65, 128, 129, 1000, 4096])
 levels = st.sampled_from([1, 2, 5, 1000])  # few levels: many ties

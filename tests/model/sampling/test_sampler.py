@@ -20,9 +20,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from model.sampling.philox import random_uniform
-from model.sampling.sampler import SampledToken, Sampler, SamplerRow
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.model.sampling.philox import random_uniform
+from lightwell.model.sampling.sampler import SampledToken, Sampler, SamplerRow
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 from tests.model.sampling.rows import distribution, make_logits, make_row, params
 from tests.reference import sampling as reference
 from tests.support.examples import examples

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.sampling.philox import random_uniform
-from model.sampling.sampler import Sampler, SamplerRow
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.model.sampling.philox import random_uniform
+from lightwell.model.sampling.sampler import Sampler, SamplerRow
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 from tests.model.sampling.rows import params
 from tests.reference import sampling as reference
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.batch import Batch
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.hooks.hooks import Change, Hooks, Read
-from model.hooks.points import Stack
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
-from model.network.transformer import Transformer
-from model.ranks.leader import LeadingTransformer, load_leading
-from model.sharding.group import Group
-from model.sharding.shares import shares_of
-from model.sharding.split import check_split, why_not_split
-from server.engine.tensor_parallel.ranks import Ranks
+from lightwell.model.batch import Batch
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.hooks.hooks import Change, Hooks, Read
+from lightwell.model.hooks.points import Stack
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.ranks.leader import LeadingTransformer, load_leading
+from lightwell.model.sharding.group import Group
+from lightwell.model.sharding.shares import shares_of
+from lightwell.model.sharding.split import check_split, why_not_split
+from lightwell.server.engine.tensor_parallel.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads
 from tests.model.watching import Edit, Watched, points, run, token_ids

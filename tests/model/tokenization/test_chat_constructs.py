@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import transformers
 
-from model.tokenization.chat_template import ChatTemplate
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.tokenization.chat_template import ChatTemplate
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization import tokenizer_folders as folders
 
 CITY = {"type": "string", "description": "A \u201cname\u201d", "enum": ["Bern", "K\u00f6ln", "<b>"]}

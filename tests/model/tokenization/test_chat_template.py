@@ -8,15 +8,15 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.checkpoint.folder import PACKAGED
-from model.tokenization.chat_template import (
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.tokenization.chat_template import (
     MAX_SOURCE_CHARACTERS,
     ChatTemplate,
     ChatTemplateError,
     read_template_option,
 )
-from model.tokenization.template_client import TemplateClient
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.tokenization.template_client import TemplateClient
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization import tokenizer_folders as folders
 
 LLAMA_3 = """{{- bos_token }}

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from model.tokenization.detokenizer import Detokenizer, StopMatcher
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.tokenization.detokenizer import Detokenizer, StopMatcher
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization import tokenizer_folders as folders
 from tests.support.examples import examples
 

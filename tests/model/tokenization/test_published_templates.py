@@ -12,11 +12,11 @@ import pytest
 from pydantic import ValidationError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from model.tokenization.chat_template import ChatTemplate
-from model.tokenization.tokenizer import Tokenizer
-from server.generation.prompts.chat_rows import render_chat
-from server.http.errors import BadRequest
-from server.schemas.generation import ChatCompletionRequest
+from lightwell.model.tokenization.chat_template import ChatTemplate
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.generation.prompts.chat_rows import render_chat
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.schemas.generation import ChatCompletionRequest
 from tests.server.serving import write_tokenizer
 from tests.support.templates import published_templates
 

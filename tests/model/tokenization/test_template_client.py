@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from model.checkpoint.folder import PACKAGED
-from model.tokenization.chat_template import ChatTemplate, ChatTemplateError
-from model.tokenization.template_client import TemplateClient
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.tokenization.chat_template import ChatTemplate, ChatTemplateError
+from lightwell.model.tokenization.template_client import TemplateClient
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.server.running import wait_for
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -128,7 +128,7 @@ def test_the_process_holds_no_file_but_its_socket_and_its_memory_is_bounded(toke
 
 PARENT = """
 import sys
-from model.tokenization.template_client import TemplateClient
+from lightwell.model.tokenization.template_client import TemplateClient
 client = TemplateClient()
 client.ask(b'"x"\\n', b'{}\\n')
 print(client.pid, flush=True)
@@ -157,7 +157,9 @@ def test_chats_that_wait_for_a_stopped_process_take_no_thread_from_others(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed and replaced after a timeout without an answer. Then each chat gets its own answer."""
-    monkeypatch.setattr("model.tokenization.template_client._MAX_SILENCE", 4.0)  # a busy machine's is longer than 1
+    monkeypatch.setattr(
+        "lightwell.model.tokenization.template_client._MAX_SILENCE", 4.0
+    )  # a busy machine's is longer than 1
     client = TemplateClient()
     template = ChatTemplate(ECHO, tokenizer, client)
     stopped = client.pid

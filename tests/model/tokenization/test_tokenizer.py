@@ -10,8 +10,8 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.checkpoint.folder import PACKAGED, ModelLoadError
-from model.tokenization.tokenizer import Tokenizer, TokenizerError
+from lightwell.model.checkpoint.folder import PACKAGED, ModelLoadError
+from lightwell.model.tokenization.tokenizer import Tokenizer, TokenizerError
 from tests.model.tokenization import tokenizer_folders as folders
 
 SPECIAL = ["<s>", "</s>", "<tool>", "<extra>", "<note>", "<late>", "[SEP]"]
@@ -262,7 +262,7 @@ def test_a_tokenizer_for_which_there_is_no_memory_is_not_called_malformed(
         raise MemoryError
 
     folder = broken(tmp_path / "folder", tokenizer__json="{}", tokenizer_config__json="{}")
-    monkeypatch.setattr("model.tokenization.tokenizer_files.read_json", fail)
+    monkeypatch.setattr("lightwell.model.tokenization.tokenizer_files.read_json", fail)
     with pytest.raises(TokenizerError, match=r"files of .*folder are too large for the memory that is left"):
         Tokenizer.from_folder(folder)
 

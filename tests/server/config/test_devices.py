@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config.devices import Places, as_text, bind_to_cores, core_groups, places, visible_cards
-from server.config.setting_types import devices
+from lightwell.server.config.devices import Places, as_text, bind_to_cores, core_groups, places, visible_cards
+from lightwell.server.config.setting_types import devices
 from tests.server.running import running_server, wait_for
 
 
@@ -97,7 +97,7 @@ def test_workers_are_counted_against_the_time_that_a_quota_gives(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
-    monkeypatch.setattr("server.engine.memory.cgroups.cpu_quota", lambda _: 2.0)
+    monkeypatch.setattr("lightwell.server.engine.memory.cgroups.cpu_quota", lambda _: 2.0)
     found = places(2, "cpu")
     assert [len(group) for group in found.core_groups] == [4, 4], "all cores: others of the machine may use them too"
     assert not caplog.messages

@@ -9,24 +9,30 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file
 
-from model.checkpoint.folder import PACKAGED
-from model.checkpoint.registry import read_config
-from model.checkpoint.resolve import resolve_config
-from model.checkpoint.weight_maps import weights_of
-from model.config import ModelConfig
-from model.kernels.int8_rows import Int8Rows
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
-from model.loading.lora_loader import load_adapter
-from model.quantized import GroupedRows
-from model.sharding.group import Group
-from model.sharding.shares import shares_of, weight_parts
-from server.cli import main
-from server.config.memory_estimate import as_table, kv_bytes_per_token, largest_weight_bytes, sizes, weight_bytes
-from server.config.settings import Settings, SettingsError
-from server.engine.config import EngineConfig
-from server.engine.info import engine_info
-from server.engine.memory.kv_cache_size import num_cache_blocks
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.resolve import resolve_config
+from lightwell.model.checkpoint.weight_maps import weights_of
+from lightwell.model.config import ModelConfig
+from lightwell.model.kernels.int8_rows import Int8Rows
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
+from lightwell.model.loading.lora_loader import load_adapter
+from lightwell.model.quantized import GroupedRows
+from lightwell.model.sharding.group import Group
+from lightwell.model.sharding.shares import shares_of, weight_parts
+from lightwell.server.cli import main
+from lightwell.server.config.memory_estimate import (
+    as_table,
+    kv_bytes_per_token,
+    largest_weight_bytes,
+    sizes,
+    weight_bytes,
+)
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.info import engine_info
+from lightwell.server.engine.memory.kv_cache_size import num_cache_blocks
 from tests import quantized_files as files
 from tests.gguf_files import make_network, write_gguf
 from tests.tiny import make, make_variant

@@ -5,11 +5,11 @@ import argparse
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.config.command_line import add_arguments, from_arguments
-from server.config.metric_aliases import METRICS
-from server.config.settings import Settings, SettingsError
-from server.engine.messages.outputs import EngineInfo
-from server.observability.metrics import Metrics, of_caches
+from lightwell.server.config.command_line import add_arguments, from_arguments
+from lightwell.server.config.metric_aliases import METRICS
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.engine.messages.outputs import EngineInfo
+from lightwell.server.observability.metrics import Metrics, of_caches
 
 
 def read(*argv: str, **environ: str) -> Settings:

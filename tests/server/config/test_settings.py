@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.kernels.library import LEVEL_VARIABLE, LIBRARY_VARIABLE
-from server.config.auth.keys import hash_of
-from server.config.command_line import add_arguments, deprecations, from_arguments, unknown_variables
-from server.config.setting_names import flag_name
-from server.config.setting_types import format_bytes, parse_bytes
-from server.config.settings import Settings, SettingsError, setting_names
+from lightwell.model.kernels.library import LEVEL_VARIABLE, LIBRARY_VARIABLE
+from lightwell.server.config.auth.keys import hash_of
+from lightwell.server.config.command_line import add_arguments, deprecations, from_arguments, unknown_variables
+from lightwell.server.config.setting_names import flag_name
+from lightwell.server.config.setting_types import format_bytes, parse_bytes
+from lightwell.server.config.settings import Settings, SettingsError, setting_names
 
 
 def read(*argv: str, **environ: str) -> Settings:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
+from lightwell.server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
 from tests.server.serving import Site, site, tiny_classifier, tiny_masked_lm
 
 ROUTES: dict[str, dict[str, Any]] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from server.config.auth.keys import hash_of
-from server.engine.messages.outputs import EngineStats
+from lightwell.server.config.auth.keys import hash_of
+from lightwell.server.engine.messages.outputs import EngineStats
 from tests.server.fake_client import FakeEngine
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, error_of, site

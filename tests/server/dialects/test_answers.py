@@ -15,13 +15,13 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message
 
-from model.tokenization.detokenizer import Detokenizer
-from model.tokenization.tokenizer import Tokenizer
-from server.dialects.responses import tensor_response
-from server.engine.messages.outputs import TokenLogprobs
-from server.generation.logprobs import LegacyLogprobs, chat_entries, prompt_entries
-from server.http.connection import HttpProtocol
-from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
+from lightwell.model.tokenization.detokenizer import Detokenizer
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.dialects.responses import tensor_response
+from lightwell.server.engine.messages.outputs import TokenLogprobs
+from lightwell.server.generation.logprobs import LegacyLogprobs, chat_entries, prompt_entries
+from lightwell.server.http.connection import HttpProtocol
+from lightwell.server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
 from tests.server.bare_server import PATIENCE, serving
 from tests.server.dialects.looks import at_site, engine_of
 from tests.server.fake_client import INFO, FakeEngine

@@ -9,15 +9,15 @@ from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
-from server.dialects.anthropic.blocks import ContentWriter
-from server.dialects.anthropic.translation import chat_request
-from server.engine.messages.request import GenerateTask
-from server.generation.choices import Piece
-from server.generation.conversation import ChatPiece
-from server.http.errors import BadRequest, EngineError
-from server.schemas.anthropic.messages import MAX_TOOLS, MessagesRequest
-from server.schemas.structured_outputs import Constraint
+from lightwell.model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from lightwell.server.dialects.anthropic.blocks import ContentWriter
+from lightwell.server.dialects.anthropic.translation import chat_request
+from lightwell.server.engine.messages.request import GenerateTask
+from lightwell.server.generation.choices import Piece
+from lightwell.server.generation.conversation import ChatPiece
+from lightwell.server.http.errors import BadRequest, EngineError
+from lightwell.server.schemas.anthropic.messages import MAX_TOOLS, MessagesRequest
+from lightwell.server.schemas.structured_outputs import Constraint
 from tests.server.dialects.routes import refuses
 from tests.server.dialects.test_admin import bearer, write_keys
 from tests.server.fake_client import FakeEngine

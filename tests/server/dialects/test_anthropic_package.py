@@ -11,9 +11,9 @@ from anthropic.types import ContentBlockParam, Message, RawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
 from pydantic import TypeAdapter
 
-from server.http.connection import HttpProtocol
-from server.http.errors import EngineError, QueueFull, Unavailable
-from server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS
+from lightwell.server.http.connection import HttpProtocol
+from lightwell.server.http.errors import EngineError, QueueFull, Unavailable
+from lightwell.server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS
 from tests.model.tokenization.chat_formats import templates
 from tests.server.bare_server import serving
 from tests.server.dialects.test_tools import HERMES_CALL, prompt_of, tool_site

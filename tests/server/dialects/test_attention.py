@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.numpy import load as load_safetensors
 
-from server.generation.interventions.selectors import (
+from lightwell.server.generation.interventions.selectors import (
     AttentionPlan,
     check_answer_size,
     plan_attention,
     resolve,
     select_heads,
 )
-from server.http.errors import BadRequest, PayloadTooLarge
-from server.schemas.inspect.attention import AttentionRequest
+from lightwell.server.http.errors import BadRequest, PayloadTooLarge
+from lightwell.server.schemas.inspect.attention import AttentionRequest
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, FakeEngine, number
 from tests.server.serving import Site, site, tiny_config

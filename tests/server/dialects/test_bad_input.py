@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from server.dialects.auth_route import MAX_BODY_VALUES
-from server.generation.prompts.prompt import read_chat, read_following, read_prompts
-from server.generation.prompts.text_parts import MIN_TEXT_LIMIT
-from server.generation.supported_routes import SPARSE
-from server.http.errors import BadRequest
-from server.http.json_reader import MAX_CONTAINERS
-from server.schemas.base import MAX_FIELDS, MAX_PROMPTS
-from server.schemas.chat_messages import MAX_MESSAGES, MAX_PARTS, ChatMessage
-from server.schemas.generation import MAX_CHOICES
-from server.schemas.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from lightwell.server.dialects.auth_route import MAX_BODY_VALUES
+from lightwell.server.generation.prompts.prompt import read_chat, read_following, read_prompts
+from lightwell.server.generation.prompts.text_parts import MIN_TEXT_LIMIT
+from lightwell.server.generation.supported_routes import SPARSE
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.json_reader import MAX_CONTAINERS
+from lightwell.server.schemas.base import MAX_FIELDS, MAX_PROMPTS
+from lightwell.server.schemas.chat_messages import MAX_MESSAGES, MAX_PARTS, ChatMessage
+from lightwell.server.schemas.generation import MAX_CHOICES
+from lightwell.server.schemas.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from tests.server.dialects.routes import ROUTES, RUN_NOTHING, at_path, refuses
 from tests.server.serving import Site, error_of, site
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.generation.supported_routes import JUDGEMENTS
+from lightwell.server.generation.supported_routes import JUDGEMENTS
 from tests.server.dialects.routes import ROUTES, refuses
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder, tiny_masked_lm

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from model.config import ModelConfig
-from model.hooks.point_names import full_name, points_of, stack_config, stacks, why_absent
-from model.hooks.points import Point
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import full_name, points_of, stack_config, stacks, why_absent
+from lightwell.model.hooks.points import Point
 from tests.server.dialects.conftest import every_family
 from tests.server.dialects.test_looking_at_every_family import LENGTH, ids, reading
 from tests.server.serving import Site

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from server.engine.messages.request import GenerateTask
+from lightwell.server.engine.messages.request import GenerateTask
 from tests.model.tokenization.chat_formats import templates
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import FakeEngine

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.checkpoint.generation_defaults import SamplingDefaults
-from server.engine.messages.request import GenerateTask
-from server.http.errors import EngineError, QueueFull, WorkerLost
+from lightwell.model.checkpoint.generation_defaults import SamplingDefaults
+from lightwell.server.engine.messages.request import GenerateTask
+from lightwell.server.http.errors import EngineError, QueueFull, WorkerLost
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import FakeEngine, number
 from tests.server.serving import END_OF_TEXT, Site, events_of, site
@@ -118,7 +118,7 @@ async def test_the_log_has_the_sampling_parameters_of_a_text_at_level_debug(
 ) -> None:
     await complete(plain)
     assert "is sampled with" not in caplog.text
-    with caplog.at_level("DEBUG", "server.generation.sampling"):
+    with caplog.at_level("DEBUG", "lightwell.server.generation.sampling"):
         await complete(plain, top_p=0.5)
     assert "the text is sampled with temperature=1, top_p=0.5, top_k=0, min_p=0" in caplog.text
 

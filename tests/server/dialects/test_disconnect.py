@@ -12,10 +12,10 @@ import pytest
 from fastapi import Request
 from starlette.types import Message
 
-from model.config import ModelConfig
-from server.dialects.inspect import contributions, inspection, next_token, trajectory
-from server.http.sse import ClientGone
-from server.http.tensor_formats import Format
+from lightwell.model.config import ModelConfig
+from lightwell.server.dialects.inspect import contributions, inspection, next_token, trajectory
+from lightwell.server.http.sse import ClientGone
+from lightwell.server.http.tensor_formats import Format
 from tests.server.dialects.looks import engine_of
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import Site, build_site, tiny_classifier

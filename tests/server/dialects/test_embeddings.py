@@ -11,12 +11,12 @@ import pytest
 from msgspec import structs
 from safetensors.numpy import load as load_safetensors
 
-from model.config import ModelConfig
-from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults
-from server.engine.messages.request import EmbedTask, Pooling
-from server.generation.embeddings import _warn_of_ids
-from server.generation.prompts.prompt import Prompt, fit_input, packed
-from server.http.errors import EngineError
+from lightwell.model.config import ModelConfig
+from lightwell.model.network.sentence_transformers import DenseConfig, EmbeddingDefaults
+from lightwell.server.engine.messages.request import EmbedTask, Pooling
+from lightwell.server.generation.embeddings import _warn_of_ids
+from lightwell.server.generation.prompts.prompt import Prompt, fit_input, packed
+from lightwell.server.http.errors import EngineError
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder

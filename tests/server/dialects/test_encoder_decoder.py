@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.engine.messages.request import AttentionTask, GenerateTask
+from lightwell.server.engine.messages.request import AttentionTask, GenerateTask
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import number
 from tests.server.serving import START, Site, events_of, site, tiny_encoder, tiny_encoder_decoder

@@ -15,18 +15,18 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel, ValidationError, field_validator
 
-from model.tokenization.tokenizer import Tokenizer
-from server.config.auth.keys import Keyring
-from server.dialects.auth_route import guarded_route
-from server.generation.interventions.reading import MAX_CHANGES
-from server.generation.prompts.text_parts import MIN_TEXT_LIMIT, Keep, part_for
-from server.http.error_handlers import install_error_handlers
-from server.http.json_reader import MAX_SCALARS
-from server.schemas.base import RequestModel
-from server.schemas.generation import ChatCompletionRequest
-from server.schemas.judgements.decisions import DecisionsRequest
-from server.schemas.judgements.systemone import SystemOneRequest
-from server.schemas.openai_responses.responses import MAX_REPEATED, ResponsesRequest
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.config.auth.keys import Keyring
+from lightwell.server.dialects.auth_route import guarded_route
+from lightwell.server.generation.interventions.reading import MAX_CHANGES
+from lightwell.server.generation.prompts.text_parts import MIN_TEXT_LIMIT, Keep, part_for
+from lightwell.server.http.error_handlers import install_error_handlers
+from lightwell.server.http.json_reader import MAX_SCALARS
+from lightwell.server.schemas.base import RequestModel
+from lightwell.server.schemas.generation import ChatCompletionRequest
+from lightwell.server.schemas.judgements.decisions import DecisionsRequest
+from lightwell.server.schemas.judgements.systemone import SystemOneRequest
+from lightwell.server.schemas.openai_responses.responses import MAX_REPEATED, ResponsesRequest
 from tests.server.dialects.test_interventions import clean, numbers
 from tests.server.dialects.test_judgements import PREDICATE, STATE
 from tests.server.fake_client import NUM_LAYERS
@@ -283,8 +283,8 @@ async def test_memory_is_given_back_once_for_all_answers_of_a_moment(
 ) -> None:
     """Return memory to the system after any request: a small body may have a large answer."""
     given_back = []
-    monkeypatch.setattr("server.dialects.auth_route.give_back_memory", lambda: given_back.append(1))
-    monkeypatch.setattr("server.dialects.auth_route._GIVE_BACK_AFTER", 0.0)
+    monkeypatch.setattr("lightwell.server.dialects.auth_route.give_back_memory", lambda: given_back.append(1))
+    monkeypatch.setattr("lightwell.server.dialects.auth_route._GIVE_BACK_AFTER", 0.0)
     for count in (1, 2):
         await asyncio.gather(*(plain.post("/v1/completions", {"prompt": "a", "max_tokens": 1}) for _ in range(3)))
         while len(given_back) < count:

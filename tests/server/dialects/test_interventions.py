@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.engine.messages.request import GenerateTask, Intervention, PointCapture, TraceTask
-from server.http.errors import WorkerLost
-from server.schemas.inspect.interventions import MAX_INTERVENTIONS, MAX_LIST_NUMBERS
+from lightwell.server.engine.messages.request import GenerateTask, Intervention, PointCapture, TraceTask
+from lightwell.server.http.errors import WorkerLost
+from lightwell.server.schemas.inspect.interventions import MAX_INTERVENTIONS, MAX_LIST_NUMBERS
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import FakeEngine, traced
 from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
@@ -308,7 +308,7 @@ async def test_numbers_for_each_position_stay_with_the_inputs_own(plain: Site) -
 
 
 async def test_values_that_are_too_large_together_are_413(plain: Site, monkeypatch: Any) -> None:
-    monkeypatch.setattr("server.generation.interventions.reading.MAX_VALUE_BYTES", 100)
+    monkeypatch.setattr("lightwell.server.generation.interventions.reading.MAX_VALUE_BYTES", 100)
     item = {"point": "hook_resid_pre", "layer": "all", "op": "add", "value": [1.0] * 8}
     await refuses(plain, "/v1/trace", {**TRACE, "interventions": [item, item]}, code="values_too_large", status=413)
 
@@ -425,7 +425,7 @@ async def test_one_pass_takes_all_that_is_wanted_of_equal_inputs(plain: Site) ->
 
 
 async def test_there_is_a_bound_on_the_tokens_of_sources(plain: Site, monkeypatch: Any) -> None:
-    monkeypatch.setattr("server.generation.interventions.reading.MAX_SOURCE_TOKENS", 5)
+    monkeypatch.setattr("lightwell.server.generation.interventions.reading.MAX_SOURCE_TOKENS", 5)
     same = {"point": "resid_pre.0", "op": "mean", "from": {"input": ["abc", "de"]}}
     more = {"point": "resid_pre.1", "op": "patch", "positions": 0, "from": {"input": "f"}}
     await sent(plain, same, same)  # equal inputs are one pass

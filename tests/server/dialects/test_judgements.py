@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.dialects.judgements.option_probabilities import Judgement
+from lightwell.server.dialects.judgements.option_probabilities import Judgement
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import FakeEngine
 from tests.server.inline_engine import InlineEngine

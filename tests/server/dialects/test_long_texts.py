@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from model.tokenization.tokenizer import Encoding, Tokenizer
-from server.dispatch.admission import Admission
-from server.generation.completion import completion_jobs
-from server.generation.embeddings import embed_inputs
-from server.generation.prompts.inputs import read_inputs
-from server.generation.prompts.prompt import read_prompts
-from server.generation.request import PromptRequest
-from server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
-from server.http.errors import QueueFull
-from server.http.tensor_formats import WRITE_BYTES, Format
-from server.schemas.embeddings import EmbeddingRequest
-from server.schemas.inspect.inputs import InputFields
+from lightwell.model.tokenization.tokenizer import Encoding, Tokenizer
+from lightwell.server.dispatch.admission import Admission
+from lightwell.server.generation.completion import completion_jobs
+from lightwell.server.generation.embeddings import embed_inputs
+from lightwell.server.generation.prompts.inputs import read_inputs
+from lightwell.server.generation.prompts.prompt import read_prompts
+from lightwell.server.generation.request import PromptRequest
+from lightwell.server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
+from lightwell.server.http.errors import QueueFull
+from lightwell.server.http.tensor_formats import WRITE_BYTES, Format
+from lightwell.server.schemas.embeddings import EmbeddingRequest
+from lightwell.server.schemas.inspect.inputs import InputFields
 from tests.server.dialects.routes import at_path, refuses
 from tests.server.dialects.test_bad_input import GOOD
 from tests.server.dialects.test_disconnect import Visitor

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
 
-from server.http.errors import QueueFull
+from lightwell.server.http.errors import QueueFull
 from tests.server.dialects.looks import HEADS, IDS, LAYERS, NEEDED, TEXT, array, ask, at_site, engine_of
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import traced
@@ -195,7 +195,7 @@ async def test_a_rollout_is_one_npy_array_and_a_flow_is_not(tmp_path: Path) -> N
 
 
 async def test_a_flow_is_refused_where_there_are_no_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.dialects.inspect.rollout.kernel_levels", tuple)
+    monkeypatch.setattr("lightwell.server.dialects.inspect.rollout.kernel_levels", tuple)
     async with at_site(tmp_path, engine_of()) as at:
         error = await at.error("/v1/rollout", {"input": TEXT, "method": "flow"}, 400)
         assert at.engine.submitted == []
@@ -204,7 +204,7 @@ async def test_a_flow_is_refused_where_there_are_no_kernels(tmp_path: Path, monk
 
 
 async def test_a_flow_that_would_take_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.dialects.inspect.rollout.MAX_FLOW_WORK", 100)
+    monkeypatch.setattr("lightwell.server.dialects.inspect.rollout.MAX_FLOW_WORK", 100)
     async with at_site(tmp_path, engine_of()) as at:
         await refuses(at, "/v1/rollout", {"input": TEXT, "method": "flow"}, param="method", code="too_much_work")
         assert at.engine.submitted == []

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint.weight_files import load_weights
-from model.config import ModelConfig
-from server.engine.messages.request import Part
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.config import ModelConfig
+from lightwell.server.engine.messages.request import Part
 from tests import reference
 from tests.parity import ROWS
 from tests.reference.contributions import Contributions

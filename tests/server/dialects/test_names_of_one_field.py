@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.dispatch.served_adapter import ServedAdapter
+from lightwell.server.dispatch.served_adapter import ServedAdapter
 from tests.server.dialects.routes import ROUTES, RUN_NOTHING
 from tests.server.serving import Site, site
 

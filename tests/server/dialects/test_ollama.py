@@ -10,19 +10,19 @@ import httpx
 import orjson
 import pytest
 
-from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
-from server.dialects.ollama.lines import Begun, LineWriter, chat_fields
-from server.dialects.ollama.translation import chat_request, translated_messages
-from server.dispatch.served_adapter import ServedAdapter
-from server.engine.messages.request import EmbedTask, GenerateTask
-from server.generation.choices import Piece
-from server.generation.conversation import ChatPiece
-from server.generation.prompts.prompt import Prompt, packed
-from server.generation.submission import Started
-from server.http.errors import EngineError
-from server.observability.version import lightwell_version
-from server.schemas.ollama import OllamaChatRequest
-from server.schemas.structured_outputs import Constraint
+from lightwell.model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from lightwell.server.dialects.ollama.lines import Begun, LineWriter, chat_fields
+from lightwell.server.dialects.ollama.translation import chat_request, translated_messages
+from lightwell.server.dispatch.served_adapter import ServedAdapter
+from lightwell.server.engine.messages.request import EmbedTask, GenerateTask
+from lightwell.server.generation.choices import Piece
+from lightwell.server.generation.conversation import ChatPiece
+from lightwell.server.generation.prompts.prompt import Prompt, packed
+from lightwell.server.generation.submission import Started
+from lightwell.server.http.errors import EngineError
+from lightwell.server.observability.version import lightwell_version
+from lightwell.server.schemas.ollama import OllamaChatRequest
+from lightwell.server.schemas.structured_outputs import Constraint
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder
 

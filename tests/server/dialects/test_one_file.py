@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.dialects.ops.single_file_page import EMPTY, one_file, views_of
+from lightwell.server.dialects.ops.single_file_page import EMPTY, one_file, views_of
 from tests.server import serving
 from tests.server.serving import Site
 from tests.source_tree import ROOT
@@ -63,7 +63,7 @@ async def test_a_file_is_made_once_and_not_by_the_event_loop(plain: Site, monkey
         makers.append(threading.current_thread())
         return one_file(*arguments)
 
-    monkeypatch.setattr("server.dialects.ops.web_assets.one_file", noted)
+    monkeypatch.setattr("lightwell.server.dialects.ops.web_assets.one_file", noted)
     serving._assets.cache_clear()  # sites share files that another site has made
     for encoding in ("gzip", "identity", "gzip"):
         answer = await plain.http.get("/web/saved/motion.html", headers={"accept-encoding": encoding})

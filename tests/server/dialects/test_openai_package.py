@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from server.http.errors import EngineError
+from lightwell.server.http.errors import EngineError
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
 from tests.server.serving import build_site, listening
 

@@ -9,9 +9,9 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from server.engine.messages.request import GenerateTask
-from server.http.connection import HttpProtocol
-from server.http.errors import EngineError
+from lightwell.server.engine.messages.request import GenerateTask
+from lightwell.server.http.connection import HttpProtocol
+from lightwell.server.http.errors import EngineError
 from tests.server.bare_server import PATIENCE, serving
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import FakeEngine

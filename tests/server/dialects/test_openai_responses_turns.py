@@ -10,14 +10,14 @@ import orjson
 import pytest
 from openai.types.responses import Response
 
-from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
-from server.dialects.openai_responses.request import chat_request
-from server.dialects.openai_responses.writer import ResponseWriter
-from server.generation.choices import Piece
-from server.generation.conversation import ChatPiece, begin_conversation
-from server.http.errors import ApiError, BadRequest
-from server.schemas.openai_responses.responses import ResponsesRequest
-from server.schemas.structured_outputs import Constraint
+from lightwell.model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from lightwell.server.dialects.openai_responses.request import chat_request
+from lightwell.server.dialects.openai_responses.writer import ResponseWriter
+from lightwell.server.generation.choices import Piece
+from lightwell.server.generation.conversation import ChatPiece, begin_conversation
+from lightwell.server.http.errors import ApiError, BadRequest
+from lightwell.server.schemas.openai_responses.responses import ResponsesRequest
+from lightwell.server.schemas.structured_outputs import Constraint
 from tests.server.dialects.test_openai_responses import LOGPROBS, events_of, stable
 from tests.server.fake_client import logprobs
 from tests.server.serving import site

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from server.generation.supported_routes import (
+from lightwell.server.generation.supported_routes import (
     CLASSIFICATIONS,
     ROUTES_OF_A_DECODER,
     ROUTES_OF_A_HEAD,
@@ -15,8 +15,8 @@ from server.generation.supported_routes import (
     SCORINGS,
     SPARSE,
 )
-from server.http.error_shapes import shape_of
-from server.http.errors import BadRequest
+from lightwell.server.http.error_shapes import shape_of
+from lightwell.server.http.errors import BadRequest
 from tests.server.dialects.looks import engine_of
 from tests.server.dialects.routes import ROUTES, RUN_NOTHING
 from tests.server.dialects.test_admin import bearer, write_keys

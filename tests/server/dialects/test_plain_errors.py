@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from model.tokenization.tokenizer import UnreadableText
-from server.http.errors import BadRequest
+from lightwell.model.tokenization.tokenizer import UnreadableText
+from lightwell.server.http.errors import BadRequest
 from tests.model.tokenization import tokenizer_folders as folders
 from tests.model.tokenization.chat_formats import templates
 from tests.server.dialects.test_tools import WEATHER

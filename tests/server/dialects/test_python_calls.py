@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from model.sampling.grammar.errors import step
+from lightwell.model.sampling.grammar.errors import step
 from tests.model.tokenization.chat_formats import templates
 from tests.server.dialects.test_call_forms import NULLABLE, USER, calls_of, tool
 from tests.server.dialects.test_tools import PATH, prompt_of, tool_site

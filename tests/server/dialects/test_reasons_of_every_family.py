@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from server.dialects.judgements.pairs import labelled
-from server.dialects.parts.passes import ExplainedLogit
-from server.dialects.parts.reasons import explain
-from server.generation.prompts.prompt import Prompt, packed
-from server.schemas.judgements.reasons import Explain
+from lightwell.server.dialects.judgements.pairs import labelled
+from lightwell.server.dialects.parts.passes import ExplainedLogit
+from lightwell.server.dialects.parts.reasons import explain
+from lightwell.server.generation.prompts.prompt import Prompt, packed
+from lightwell.server.schemas.judgements.reasons import Explain
 from tests.server.dialects.conftest import always_some
 from tests.server.dialects.test_looking_at_every_family import PREDICTING, ids
 from tests.server.inline_engine import InlineEngine

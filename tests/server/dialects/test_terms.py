@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from server.engine.messages.request import EmbedTask
-from server.generation.supported_routes import CLASSIFICATIONS, JUDGEMENTS, SCORINGS, SPARSE
-from server.http.errors import QueueFull
+from lightwell.server.engine.messages.request import EmbedTask
+from lightwell.server.generation.supported_routes import CLASSIFICATIONS, JUDGEMENTS, SCORINGS, SPARSE
+from lightwell.server.http.errors import QueueFull
 from tests.server.dialects.looks import at_site, engine_of
 from tests.server.dialects.routes import ROUTES, RUN_NOTHING, at_path
 from tests.server.dialects.test_admin import bearer, write_keys

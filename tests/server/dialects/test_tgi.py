@@ -10,10 +10,10 @@ import torch
 from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import ValidationError
 
-from model.network.sentence_transformers import EmbeddingDefaults, SparseConfig
-from server.dispatch.served_adapter import ServedAdapter
-from server.engine.messages.request import GenerateTask, SparseTask
-from server.http.errors import EngineError, QueueFull
+from lightwell.model.network.sentence_transformers import EmbeddingDefaults, SparseConfig
+from lightwell.server.dispatch.served_adapter import ServedAdapter
+from lightwell.server.engine.messages.request import GenerateTask, SparseTask
+from lightwell.server.http.errors import EngineError, QueueFull
 from tests import tiny
 from tests.server.dialects.heads import answer, classifier, logits_of, served
 from tests.server.dialects.routes import refuses
@@ -371,6 +371,6 @@ async def test_more_inputs_than_may_ever_be_captured_are_refused_at_once(tmp_pat
 async def test_words_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with site(tmp_path, config=tiny_masked_lm()) as at:
         whole = (await at.post(ROUTE, {"inputs": ["abc", "ddef"]})).json()
-        monkeypatch.setattr("server.dialects.huggingface.sparse._WORDS_AT_ONCE", 2)
+        monkeypatch.setattr("lightwell.server.dialects.huggingface.sparse._WORDS_AT_ONCE", 2)
         assert (await at.post(ROUTE, {"inputs": ["abc", "ddef"]})).json() == whole
     assert [len(words) for words in whole] == [3, 3]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from server.engine.messages.request import GenerateTask
+from lightwell.server.engine.messages.request import GenerateTask
 from tests import tiny
 from tests.model.tokenization.chat_formats import templates
 from tests.server.dialects.test_tools import WEATHER, tool_site

@@ -15,7 +15,7 @@ import pydantic
 import pytest
 from llguidance import LLMatcher
 
-from server.engine.messages.request import GenerateTask
+from lightwell.server.engine.messages.request import GenerateTask
 from tests.model.tokenization.chat_formats import templates
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import INFO, FakeEngine

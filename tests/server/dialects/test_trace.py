@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load as load_safetensors
 
-from model.checkpoint.registry import read_config
-from model.config import ModelConfig
-from model.hooks.point_names import points_of, sizes, stacks
-from server.engine.messages.request import PointCapture
-from server.generation.interventions.trace_plan import Lengths, check_trace_size, choose_points, plan_inputs
-from server.http.errors import PayloadTooLarge
-from server.schemas.inspect.trace import TraceRequest
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import points_of, sizes, stacks
+from lightwell.server.engine.messages.request import PointCapture
+from lightwell.server.generation.interventions.trace_plan import Lengths, check_trace_size, choose_points, plan_inputs
+from lightwell.server.http.errors import PayloadTooLarge
+from lightwell.server.schemas.inspect.trace import TraceRequest
 from tests import tiny
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, FakeEngine, traced

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.config import ModelConfig
-from model.hooks.point_names import full_name, points_of, stack_config
-from server.dialects.inspect.inspection import stack_of
-from server.engine.messages.request import Part
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import full_name, points_of, stack_config
+from lightwell.server.dialects.inspect.inspection import stack_of
+from lightwell.server.engine.messages.request import Part
 from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.server.dialects.conftest import every_family

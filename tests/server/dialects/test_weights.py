@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.numpy import load
 
-from model.checkpoint.weight_files import load_weights
-from server.config.auth.keys import hash_of
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.server.config.auth.keys import hash_of
 from tests.server.dialects.conftest import FAMILIES
 from tests.server.dialects.routes import refuses
 from tests.server.inline_engine import InlineEngine
@@ -129,8 +129,8 @@ async def test_all_pairs_are_compared_of_a_matrix_that_is_sampled_otherwise(
     table = loaded(at)["embed.weight"]
     unit = table / np.linalg.norm(table, axis=1, keepdims=True)
     cosines = (unit @ unit.T)[np.triu_indices(len(table), 1)]
-    monkeypatch.setattr("model.analysis.weight_geometry.MAX_PAIRS", 99)
-    monkeypatch.setattr("model.analysis.weight_geometry.SAMPLED_PAIRS", 50)
+    monkeypatch.setattr("lightwell.model.analysis.weight_geometry.MAX_PAIRS", 99)
+    monkeypatch.setattr("lightwell.model.analysis.weight_geometry.SAMPLED_PAIRS", 50)
     assert entry(await get(at, "geometry", matrix="W_E"))["num_compared"] == 50
     told = entry(await get(at, "geometry", matrix="W_E", pairs="all"))
     assert (told["sampled"], told["num_compared"], told["seed"]) == (False, len(cosines), None)
@@ -463,7 +463,7 @@ async def test_too_many_pairs_are_refused_however_few_the_samples(at: Site, monk
     """Check that the work is limited by pairs. In an old version the limit was samples times pairs, which allowed
     minutes of work for a large vocabulary with 8 samples.
     """
-    monkeypatch.setattr("server.dialects.inspect.correlations.MAX_PRODUCTS", 200 * 100)
+    monkeypatch.setattr("lightwell.server.dialects.inspect.correlations.MAX_PRODUCTS", 200 * 100)
     body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post"}
     error = await at.error("/v1/geometry", {**body, "units": list(range(20))}, 400)
     assert error["param"] == "units"

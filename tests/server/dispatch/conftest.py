@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from server.dispatch import worker_state
-from server.dispatch.engine_client import EngineClient
+from lightwell.server.dispatch import worker_state
+from lightwell.server.dispatch.engine_client import EngineClient
 from tests.server.narrow_client import narrow_client, ready_worker
 from tests.server.played_worker import PlayedWorker
 

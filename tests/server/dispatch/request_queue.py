@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.dispatch.admission import Admission, Cost, ResourceBudget
-from server.http.errors import QueueFull
+from lightwell.server.dispatch.admission import Admission, Cost, ResourceBudget
+from lightwell.server.http.errors import QueueFull
 from tests.support.clock import Clock
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.http.errors import PayloadTooLarge, QueueFull
+from lightwell.server.http.errors import PayloadTooLarge, QueueFull
 from tests.server.dispatch.request_queue import Queue
 
 # --- Retry-After ---

@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from server.config.settings import Settings
-from server.dispatch.engine_client import EngineClient
-from server.dispatch.request_context import RequestContext
-from server.engine.messages.outputs import RequestOutput, Timing
-from server.engine.messages.request import EngineRequest
-from server.http.errors import DeadlineExceeded, Unavailable
-from server.ipc.messages import Abort, Heartbeat, Loading
-from server.observability.access_log import RequestRecord
+from lightwell.server.config.settings import Settings
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.engine.messages.outputs import RequestOutput, Timing
+from lightwell.server.engine.messages.request import EngineRequest
+from lightwell.server.http.errors import DeadlineExceeded, Unavailable
+from lightwell.server.ipc.messages import Abort, Heartbeat, Loading
+from lightwell.server.observability.access_log import RequestRecord
 from tests.server.played_worker import ONE, PlayedWorker, outputs_of, until
 
 

@@ -6,9 +6,9 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from server.dispatch.engine_client import EngineClient
-from server.dispatch.request_context import RequestContext
-from server.engine.messages.outputs import (
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.engine.messages.outputs import (
     Array,
     EngineStats,
     FinishReason,
@@ -16,15 +16,15 @@ from server.engine.messages.outputs import (
     RequestOutput,
     TokenLogprobs,
 )
-from server.engine.messages.request import (
+from lightwell.server.engine.messages.request import (
     EmbedTask,
     EngineRequest,
     Intervention,
 )
-from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, WorkerLost
-from server.ipc.messages import Abort, RequestRefused
-from server.observability.access_log import RequestRecord
-from server.observability.metrics import FAILURES
+from lightwell.server.http.errors import ApiError, BadRequest, EngineError, Unavailable, WorkerLost
+from lightwell.server.ipc.messages import Abort, RequestRefused
+from lightwell.server.observability.access_log import RequestRecord
+from lightwell.server.observability.metrics import FAILURES
 from tests.server.played_worker import INFO, ONE, PlayedWorker, generate, outputs_of, until
 from tests.support.panics import PanicException
 

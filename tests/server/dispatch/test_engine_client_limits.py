@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from server.dispatch.admission import Cost
-from server.dispatch.debug_report import admission_state
-from server.dispatch.engine_client import EngineClient
-from server.dispatch.request_context import RequestContext
-from server.dispatch.request_handle import RequestHandle
-from server.engine.messages.outputs import Array, RequestOutput
-from server.engine.messages.request import EngineRequest, GenerateTask, Intervention
-from server.engine.messages.sampling_params import SamplingParams
-from server.http.errors import ApiError, PayloadTooLarge, QueueFull, Unavailable
-from server.observability.access_log import RequestRecord
+from lightwell.server.dispatch.admission import Cost
+from lightwell.server.dispatch.debug_report import admission_state
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.dispatch.request_handle import RequestHandle
+from lightwell.server.engine.messages.outputs import Array, RequestOutput
+from lightwell.server.engine.messages.request import EngineRequest, GenerateTask, Intervention
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.http.errors import ApiError, PayloadTooLarge, QueueFull, Unavailable
+from lightwell.server.observability.access_log import RequestRecord
 from tests.server.played_worker import ONE, PlayedWorker, outputs_of, until
 
 

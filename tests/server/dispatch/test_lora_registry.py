@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from server.dispatch.engine_client import EngineClient
-from server.dispatch.request_context import RequestContext
-from server.engine.messages.request import EngineRequest
-from server.http.errors import BadRequest, NotFound, Unavailable
-from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.engine.messages.request import EngineRequest
+from lightwell.server.http.errors import BadRequest, NotFound, Unavailable
+from lightwell.server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 from tests.server.narrow_client import narrow_client, two_workers
 from tests.server.played_worker import ONE, PlayedWorker, until
 

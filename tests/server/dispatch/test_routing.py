@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from server.dispatch.routing import Candidate, PrefixIndex, RoutedPrompt, Router
-from server.engine.messages.request import (
+from lightwell.server.dispatch.routing import Candidate, PrefixIndex, RoutedPrompt, Router
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EmbedTask,
@@ -17,7 +17,7 @@ from server.engine.messages.request import (
     Task,
     WeightsTask,
 )
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 from tests.support.examples import examples
 
 BLOCK = 4

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from server.dispatch.admission import Cost
-from server.dispatch.request_context import RequestContext
-from server.dispatch.request_handle import RequestHandle
-from server.dispatch.worker_health import WorkerHealth
-from server.dispatch.worker_state import WorkerState
-from server.lifecycle.supervisor import MAX_FAILURES, _num_short
+from lightwell.server.dispatch.admission import Cost
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.dispatch.request_handle import RequestHandle
+from lightwell.server.dispatch.worker_health import WorkerHealth
+from lightwell.server.dispatch.worker_state import WorkerState
+from lightwell.server.lifecycle.supervisor import MAX_FAILURES, _num_short
 from tests.server.played_worker import INFO
 
 

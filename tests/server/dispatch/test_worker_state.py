@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from server.dispatch.worker_state import WorkerState, seconds_until_ready
-from server.engine.messages.outputs import EngineStats
+from lightwell.server.dispatch.worker_state import WorkerState, seconds_until_ready
+from lightwell.server.engine.messages.outputs import EngineStats
 from tests.server.played_worker import INFO
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.network.transformer import Transformer
+from lightwell.model.network.transformer import Transformer
 from tests import tiny
 from tests.server.engine.driving import Load, load
 

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from model.checkpoint.registry import read_config
-from model.config import ModelConfig
-from model.hooks.point_names import full_name, points_of, stack_config, why_absent
-from model.hooks.point_names import stacks as stacks_of
-from model.hooks.points import Stack
-from model.kv_cache import KVCache
-from model.loading.loader import load_model
-from model.network.transformer import Transformer
-from server.engine.config import EngineConfig
-from server.engine.engine import Engine
-from server.engine.messages.outputs import Array, RequestOutput, TokenLogprobs
-from server.engine.messages.request import (
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import full_name, points_of, stack_config, why_absent
+from lightwell.model.hooks.point_names import stacks as stacks_of
+from lightwell.model.hooks.points import Stack
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.loading.loader import load_model
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.messages.outputs import Array, RequestOutput, TokenLogprobs
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EmbedTask,
@@ -36,7 +36,7 @@ from server.engine.messages.request import (
     Task,
     TraceTask,
 )
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
 Load = Callable[[str], Transformer]

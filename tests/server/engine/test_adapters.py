@@ -5,9 +5,9 @@ import threading
 import pytest
 from msgspec.structs import replace
 
-from model.network.transformer import Transformer
-from server.engine.config import AdapterFolder
-from server.engine.messages.request import EngineRequest
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.config import AdapterFolder
+from lightwell.server.engine.messages.request import EngineRequest
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request, run
 from tests.tiny.adapters import make_adapter
@@ -76,7 +76,7 @@ def test_a_panic_while_an_adapter_loads_fails_that_adapter(
         answers.append(error)
         answered.set()
 
-    monkeypatch.setattr("server.engine.adapters.load_adapter", panic)
+    monkeypatch.setattr("lightwell.server.engine.adapters.load_adapter", panic)
     engine.adapters.begin(7, folders[0].folder, done)
     assert answered.wait(60)
     assert answers == [f"the adapter in {folders[0].folder} could not be loaded (BaseException)"]

@@ -12,11 +12,11 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from model.network.transformer import Transformer
-from server.engine import engine as engine_module
-from server.engine.engine import Engine
-from server.engine.messages.outputs import StepOutput
-from server.engine.messages.request import (
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine import engine as engine_module
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.messages.outputs import StepOutput
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EmbedTask,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint.folder import ModelLoadError
-from model.network.transformer import Transformer
-from server.engine.config import EngineConfig
-from server.engine.engine import Engine
-from server.engine.messages.request import AttentionCapture, AttentionTask, EmbedTask, Task
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.messages.request import AttentionCapture, AttentionTask, EmbedTask, Task
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request, run
 

@@ -16,12 +16,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from model.network.transformer import Transformer
-from model.sampling.grammar.constraint import grammar_text
-from model.tokenization.tokenizer import Tokenizer
-from server.engine.engine import Engine
-from server.engine.messages.outputs import RequestOutput
-from server.engine.messages.request import AttentionCapture, EngineRequest
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.sampling.grammar.constraint import grammar_text
+from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.messages.outputs import RequestOutput
+from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from model.network.transformer import Transformer
-from server.engine.messages.request import EngineRequest
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.messages.request import EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
 

@@ -2,9 +2,16 @@
 
 import pytest
 
-from server.engine.messages.request import AttentionCapture, EmbedTask, GenerateTask, PointCapture, Task, TraceTask
-from server.engine.messages.sampling_params import SamplingParams
-from server.engine.sequence import Chunk
+from lightwell.server.engine.messages.request import (
+    AttentionCapture,
+    EmbedTask,
+    GenerateTask,
+    PointCapture,
+    Task,
+    TraceTask,
+)
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.sequence import Chunk
 from tests.server.engine.toy_runner import NUM_LAYERS, attend, generate, sequence
 
 PROMPT = range(10)

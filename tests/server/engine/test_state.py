@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from model.kv_cache import KVCache
-from model.network.transformer import Transformer
-from server.engine.engine import Engine
-from server.engine.scheduling.capture_budget import CaptureBudget
-from server.worker.loop import CHECK_INTERVAL, IDLE_BEFORE_CHECK, StepWatch
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.scheduling.capture_budget import CaptureBudget
+from lightwell.server.worker.loop import CHECK_INTERVAL, IDLE_BEFORE_CHECK, StepWatch
 from tests.server.engine.driving import Load, build, generate, request, run
 
 PROMPT = [0, *range(20, 45)]

@@ -10,18 +10,18 @@ import pytest
 import torch
 from msgspec import structs
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.config import ModelConfig
-from model.kv_cache import KVCache
-from model.sharding.group import Group
-from model.sharding.shares import shares_of
-from server.config.memory_estimate import as_table, sizes
-from server.config.settings import Settings
-from server.engine.config import EngineConfig
-from server.engine.engine import Engine
-from server.engine.memory.kv_cache_size import num_cache_blocks
-from server.engine.messages.request import AttentionCapture, AttentionTask, EngineRequest
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import ModelConfig
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.sharding.group import Group
+from lightwell.model.sharding.shares import shares_of
+from lightwell.server.config.memory_estimate import as_table, sizes
+from lightwell.server.config.settings import Settings
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.memory.kv_cache_size import num_cache_blocks
+from lightwell.server.engine.messages.request import AttentionCapture, AttentionTask, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import CPU, Load, alone, build, generate, request
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from server.engine.messages.base_task import Stacks
-from server.engine.messages.request import (
+from lightwell.server.engine.messages.base_task import Stacks
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EngineRequest,
@@ -19,11 +19,11 @@ from server.engine.messages.request import (
     Intervention,
     Task,
 )
-from server.engine.messages.sampling_params import SamplingParams
-from server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
-from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
-from server.engine.sequence import Chunk, Sequence
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from lightwell.server.engine.sequence import Chunk, Sequence
 
 NUM_LAYERS = 3
 VOCAB_SIZE = 5

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from server.http.connection import BODY_WRITER, MAX_HEAD_BYTES, HttpProtocol
+from lightwell.server.http.connection import BODY_WRITER, MAX_HEAD_BYTES, HttpProtocol
 from tests.server.bare_server import PATIENCE, app, connection, exchange, serving
 
 

@@ -14,8 +14,14 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from server.http.connection import MAX_HEAD_BYTES, HttpProtocol
-from server.http.connection_limits import MIN_BODY_RATE, SPARE_CONNECTIONS, ConnectionLimits, EndReason, http_protocol
+from lightwell.server.http.connection import MAX_HEAD_BYTES, HttpProtocol
+from lightwell.server.http.connection_limits import (
+    MIN_BODY_RATE,
+    SPARE_CONNECTIONS,
+    ConnectionLimits,
+    EndReason,
+    http_protocol,
+)
 from tests.server.bare_server import PATIENCE, Clock, app, exchange, serving
 
 TIMEOUT = 1000.0

@@ -7,10 +7,10 @@ from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 from starlette.exceptions import HTTPException
 
-from server.http import errors
-from server.http.error_handlers import install_error_handlers
-from server.http.error_shapes import error_json, openai_shape
-from server.http.errors import ApiError, QueueFull
+from lightwell.server.http import errors
+from lightwell.server.http.error_handlers import install_error_handlers
+from lightwell.server.http.error_shapes import error_json, openai_shape
+from lightwell.server.http.errors import ApiError, QueueFull
 
 STATUSES = {
     errors.BadRequest: 400,

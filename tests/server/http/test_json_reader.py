@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.http import json_reader
-from server.http.errors import PayloadTooLarge
-from server.http.json_reader import MAX_CONTAINERS, MAX_TEXTS, Integers, JsonReader
+from lightwell.server.http import json_reader
+from lightwell.server.http.errors import PayloadTooLarge
+from lightwell.server.http.json_reader import MAX_CONTAINERS, MAX_TEXTS, Integers, JsonReader
 
 PIECES = st.integers(80, 400)  # the longest number drawn fits in one piece
 scalars = (

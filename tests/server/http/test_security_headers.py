@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.config.setting_names import flag_name
-from server.config.settings import Settings, SettingsError
-from server.http.security_headers import SECURITY_HEADERS
+from lightwell.server.config.setting_names import flag_name
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.http.security_headers import SECURITY_HEADERS
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import Site, site
 

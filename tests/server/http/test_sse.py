@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel
 from starlette.types import Message
 
-from server.generation.prompts.field_names import FieldNames
-from server.http.error_handlers import translated
-from server.http.errors import BadRequest
-from server.http.sse import EventStream, TokenEvent, event, one_line
+from lightwell.server.generation.prompts.field_names import FieldNames
+from lightwell.server.http.error_handlers import translated
+from lightwell.server.http.errors import BadRequest
+from lightwell.server.http.sse import EventStream, TokenEvent, event, one_line
 
 TEXTS = ["a\u2028b", "\u2029", "x\x85y", "\u0b85\u20a8", "\r\n\v\f\x1c\x1d\x1e"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from server.http.connection import HttpProtocol
-from server.http.connection_limits import ConnectionLimits, EndReason, OnEnd, http_protocol
+from lightwell.server.http.connection import HttpProtocol
+from lightwell.server.http.connection_limits import ConnectionLimits, EndReason, OnEnd, http_protocol
 from tests.server.bare_server import PATIENCE, Clock, app, serving
 
 TIMEOUT = 1000.0

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load as load_safetensors
 
-from server.http import tensor_formats
-from server.http.errors import BadRequest, NotAcceptable
-from server.http.tensor_formats import (
+from lightwell.server.http import tensor_formats
+from lightwell.server.http.errors import BadRequest, NotAcceptable
+from lightwell.server.http.tensor_formats import (
     Entry,
     Format,
     JsonArray,

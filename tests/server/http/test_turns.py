@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.http.turns import FairTurns, in_turns
+from lightwell.server.http.turns import FairTurns, in_turns
 
 
 async def test_others_run_after_so_many_items() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.ipc.frames import Frame, FrameDecoder, FrameError, frame_parts
-from server.ipc.link import LinkProtocol, WorkerLink, listen
+from lightwell.server.ipc.frames import Frame, FrameDecoder, FrameError, frame_parts
+from lightwell.server.ipc.link import LinkProtocol, WorkerLink, listen
 from tests.server.played_worker import until
 from tests.support.examples import examples
 

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from server.engine.messages.outputs import (
+from lightwell.server.engine.messages.outputs import (
     Array,
     EngineInfo,
     EngineStats,
@@ -25,9 +25,9 @@ from server.engine.messages.outputs import (
     StepOutput,
     TokenLogprobs,
 )
-from server.engine.messages.request import EmbedTask, EngineRequest, Intervention, Task
-from server.engine.messages.sampling_params import SamplingParams
-from server.ipc import messages
+from lightwell.server.engine.messages.request import EmbedTask, EngineRequest, Intervention, Task
+from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.ipc import messages
 
 MAX_EXAMPLES = 40
 SCALARS: dict[object, st.SearchStrategy[typing.Any]] = {

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightwell.server.library.llm import LLM, AsyncLLM, SamplingParams
 from lightwell_client import ApiError, BadRequest, Client
-from server.library.llm import LLM, AsyncLLM, SamplingParams
 from tests.support.shared import shared_server
 
 TEXT = "The fox and the crow met in a wood."
@@ -209,7 +209,7 @@ def test_after_close_calls_say_so_and_no_thread_is_left() -> None:
 
 SPAWNED = """
 import multiprocessing
-from server.library.llm import LLM
+from lightwell.server.library.llm import LLM
 
 def child(queue):
     with LLM("fables", threads=1) as llm:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.lifecycle.processes import bind
+from lightwell.server.lifecycle.processes import bind
 from tests.server.fake_engine import CRASH_TOKEN, MISCOUNTING_TOKEN, STUCK_TOKEN, expected_tokens
 from tests.server.lifecycle.calls import LONG, assert_nothing_left, dump, events, in_background, wait_inflight
 from tests.server.running import RunningServer, is_running, running_server, stream_lines, wait_for

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.lifecycle.litserve_adapter import WorkerLauncher
+from lightwell.server.lifecycle.litserve_adapter import WorkerLauncher
 from tests.server.running import PATIENCE
 
 

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from server.config.settings import Settings
-from server.lifecycle import processes
+from lightwell.server.config.settings import Settings
+from lightwell.server.lifecycle import processes
 
-PROCESSES = "server.lifecycle.processes"
+PROCESSES = "lightwell.server.lifecycle.processes"
 
 
 @pytest.fixture

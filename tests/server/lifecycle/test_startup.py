@@ -15,14 +15,14 @@ from unittest.mock import patch
 
 import pytest
 
-from model.checkpoint.folder import PACKAGED
-from model.checkpoint.generation_defaults import SamplingDefaults
-from model.checkpoint.resolve import name_of
-from server.cli import build_parser
-from server.config.command_line import from_arguments
-from server.config.settings import Settings, SettingsError
-from server.config.size_checks import check_sizes
-from server.lifecycle.app import ServeError, load_model_files, serve
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.checkpoint.generation_defaults import SamplingDefaults
+from lightwell.model.checkpoint.resolve import name_of
+from lightwell.server.cli import build_parser
+from lightwell.server.config.command_line import from_arguments
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.config.size_checks import check_sizes
+from lightwell.server.lifecycle.app import ServeError, load_model_files, serve
 from tests.server.running import ROOT, running_server
 
 MODULE = "tests.server.lightwell_command"
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_start_that_fails_prints_one_line_and_a_warning_before_it_where_there_is_one(tmp_path: Path) -> None:
     missing = str(tmp_path / "nothing")
-    command = [sys.executable, "-m", "server", "serve", "--port", "0", missing, "--host", "0.0.0.0"]
+    command = [sys.executable, "-m", "lightwell", "serve", "--port", "0", missing, "--host", "0.0.0.0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stdout) == (1, "")
     warning, error = done.stderr.splitlines()
@@ -49,7 +49,7 @@ def test_a_start_that_fails_prints_one_line_and_a_warning_before_it_where_there_
 def refused(*arguments: str) -> str:
     """Return the error of a start in this process, which fails before it starts any other process."""
     settings = from_arguments(build_parser().parse_args(["serve", "--port", "0", *arguments]), {})
-    with patch("server.lifecycle.app.configure_logging"), pytest.raises(ServeError) as caught:
+    with patch("lightwell.server.lifecycle.app.configure_logging"), pytest.raises(ServeError) as caught:
         serve(settings, engine_factory="none:none")
     return str(caught.value)
 
@@ -157,11 +157,9 @@ def test_generation_config_says_whether_requests_begin_from_the_models_own_setti
 
 
 NOT_IN_A_CLONE = shutil.ignore_patterns("__pycache__", "kernels.so", "kernels.dylib", "kernels.pyd")
-
-
 CONSOLE_SCRIPT = """
 import sys
-from lightwell_command import main
+from lightwell.command import main
 if __name__ == "__main__":
     sys.exit(main())
 """
@@ -192,12 +190,8 @@ def test_a_start_runs_no_foreign_code_leaves_no_file_and_does_without_kernels(
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
         with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
             wheel.extractall(ours)
-        for name in ("argparse", "statistics"):  # names of packages on PyPI, which pip installs next to lightwell
-            (ours / f"{name}.py").write_text(mark)
     else:
-        for package in ("model", "server"):
-            shutil.copytree(ROOT / package, ours / package, ignore=NOT_IN_A_CLONE)
-        shutil.copy(ROOT / "lightwell_command.py", ours)
+        shutil.copytree(ROOT / "src", ours, ignore=NOT_IN_A_CLONE)
     script = tmp_path / "bin" / "lightwell"
     script.parent.mkdir()
     script.write_text(CONSOLE_SCRIPT)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.lifecycle import worker_process
+from lightwell.server.lifecycle import worker_process
 from tests.server.running import PATIENCE
 from tests.support.processes import ROOT, descendants
 
@@ -31,7 +31,7 @@ def _none_left() -> Iterator[None]:
 def test_the_first_process_is_taken_once_and_has_imported_what_takes_long(tmp_path: Path) -> None:
     worker_process.start_early(None, tmp_path)
     for name in ("early", "late"):
-        process = worker_process.take().run(write_modules, tmp_path / name, ("torch", "server.engine.engine"))
+        process = worker_process.take().run(write_modules, tmp_path / name, ("torch", "lightwell.server.engine.engine"))
         process.join(PATIENCE)
         assert process.exitcode == 0
     assert (tmp_path / "early").read_text() == "True True"
@@ -53,9 +53,9 @@ def test_the_signal_for_the_api_process_does_not_end_a_worker() -> None:
 
 BROKEN = """
 import sys
-from lightwell_command import main
+from lightwell.command import main
 if __name__ == "__main__":
-    sys.modules["server.lifecycle.app"] = None  # as where a dependency is missing
+    sys.modules["lightwell.server.lifecycle.app"] = None  # as where a dependency is missing
     main()
 """
 
@@ -63,17 +63,17 @@ if __name__ == "__main__":
 def test_a_start_that_fails_after_the_process_has_begun_ends(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text(BROKEN)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, str(script), "serve", "fables"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 1
-    assert "server.lifecycle.app" in done.stderr.splitlines()[-1]
+    assert "lightwell.server.lifecycle.app" in done.stderr.splitlines()[-1]
 
 
 UNUSED = """
 import os, sys
 from pathlib import Path
-from server.lifecycle import worker_process
+from lightwell.server.lifecycle import worker_process
 if __name__ == "__main__":
     worker_process.start_early(None, Path())
     print(worker_process._early[0].process.pid, flush=True)
@@ -86,7 +86,7 @@ if __name__ == "__main__":
 def test_an_unused_process_ends_with_its_parent(end: str, tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text(UNUSED)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, str(script), end]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

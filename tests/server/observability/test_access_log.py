@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from server.engine.messages.outputs import Timing
-from server.observability.access_log import RequestLog, current_record
+from lightwell.server.engine.messages.outputs import Timing
+from lightwell.server.observability.access_log import RequestLog, current_record
 
 
 async def endpoint(request: Request) -> Response:
@@ -29,7 +29,7 @@ def client(run: Callable[[Request], Awaitable[Response]] = endpoint) -> httpx.As
 
 
 async def log_of(caplog: pytest.LogCaptureFixture, path: str, **headers: str) -> tuple[httpx.Response, list[str]]:
-    with caplog.at_level(logging.INFO, logger="server.observability.access_log"):
+    with caplog.at_level(logging.INFO, logger="lightwell.server.observability.access_log"):
         async with client() as http:
             response = await http.get(path, headers=headers)
     return response, caplog.messages
@@ -94,7 +94,7 @@ async def test_the_line_says_how_the_request_ran_and_ended(caplog: pytest.LogCap
         record.note_end("stop", None)
         return PlainTextResponse("")
 
-    with caplog.at_level(logging.INFO, logger="server.observability.access_log"):
+    with caplog.at_level(logging.INFO, logger="lightwell.server.observability.access_log"):
         async with client(run) as http:
             await http.get("/")
     rest = "queue_ms=500.0 first_token_ms=750.0 finish=stop,length error=worker_lost key=ana%20phone client=127.0.0.1"

@@ -12,7 +12,7 @@ from tests.server.running import ROOT
 
 SET_UP = """
 import asyncio, gc, logging, os, sys, threading, time, warnings
-from server.observability.logs import configure_logging, flush, num_dropped_lines
+from lightwell.server.observability.logs import configure_logging, flush, num_dropped_lines
 log = logging.getLogger("test")
 """
 
@@ -53,7 +53,7 @@ def test_an_exception_that_nobody_catches_is_an_event(code: str, says: str) -> N
 
 @pytest.mark.parametrize("around", ["{}", "try:\n  {}\nexcept ValueError as e:\n  raise KeyError('k') from e"])
 def test_values_that_pydantic_refuses_are_not_logged(around: str) -> None:
-    code = "from server.schemas.chat_messages import ChatMessage\n"
+    code = "from lightwell.server.schemas.chat_messages import ChatMessage\n"
     check = "ChatMessage.model_validate({'role': 'secret', 'name': 5555, 'tool_calls': [], 'content': ['words']})"
     event = json.loads(output_of(code + around.format(check))[-1])
     assert "ValidationError: ChatMessage: string_type" in event["exception"]
@@ -93,7 +93,7 @@ log.warning("after it")
 
 def test_in_text_a_line_names_its_request_once_however_short_the_id_is() -> None:
     code = """
-from server.observability.access_log import RequestRecord, current_record
+from lightwell.server.observability.access_log import RequestRecord, current_record
 current_record.set(RequestRecord("a"))
 log.info("a GET /x 200")
 log.info("what happened")

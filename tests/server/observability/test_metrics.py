@@ -14,11 +14,11 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.engine.messages.outputs import EngineStats, Timing
-from server.observability.access_log import RequestLog
-from server.observability.collectors import Histogram
-from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_engine
-from server.observability.version import lightwell_version
+from lightwell.server.engine.messages.outputs import EngineStats, Timing
+from lightwell.server.observability.access_log import RequestLog
+from lightwell.server.observability.collectors import Histogram
+from lightwell.server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_engine
+from lightwell.server.observability.version import lightwell_version
 
 COUNTS = ClientCounters(
     worker_restarts=3,
@@ -156,7 +156,10 @@ async def test_an_exchange_is_counted_and_logged_with_its_status_and_adds_no_inv
     app: ASGIApp, status: int, method: str, label: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics()
-    with caplog.at_level(logging.INFO, logger="server.observability.access_log"), contextlib.suppress(RuntimeError):
+    with (
+        caplog.at_level(logging.INFO, logger="lightwell.server.observability.access_log"),
+        contextlib.suppress(RuntimeError),
+    ):
         await call(metrics, app, method)
     labels = {"route": "unmatched", "method": label, "status": str(status)}
     assert value(metrics, "lightwell_http_requests_total", **labels) == 1

@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from server.config.settings import SettingsError
-from server.engine.messages.outputs import Timing
-from server.http.errors import Unavailable
-from server.observability.access_log import RequestLog, current_record
-from server.observability.otel import Tracing, is_wanted
+from lightwell.server.config.settings import SettingsError
+from lightwell.server.engine.messages.outputs import Timing
+from lightwell.server.http.errors import Unavailable
+from lightwell.server.observability.access_log import RequestLog, current_record
+from lightwell.server.observability.otel import Tracing, is_wanted
 from tests.server.fake_client import FakeEngine
 from tests.server.observability.collector import PARENT, Collector, collector
 from tests.server.running import PATIENCE, ROOT
@@ -142,7 +142,9 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_missing_package_is_said_at_the_start_with_its_remedy() -> None:
     hidden = "import sys; sys.modules['opentelemetry.sdk'] = None\n"
-    done = python(hidden + "from server.cli import main; sys.exit(main(['serve', '--otlp-endpoint', 'http://here']))")
+    done = python(
+        hidden + "from lightwell.server.cli import main; sys.exit(main(['serve', '--otlp-endpoint', 'http://here']))"
+    )
     assert done.returncode == 1
     assert "pip install 'lightwell[otel]'" in done.stderr.splitlines()[-1]
 
@@ -150,6 +152,6 @@ def test_a_missing_package_is_said_at_the_start_with_its_remedy() -> None:
 def test_the_api_process_loads_no_torch_and_without_traces_nothing_of_opentelemetry() -> None:
     heavy = "('torch', 'opentelemetry.sdk', 'opentelemetry.exporter')"  # FastAPI brings OpenTelemetry's API
     done = python(
-        f"import server.lifecycle.app, sys; print([name for name in sys.modules if name.startswith({heavy})])"
+        f"import lightwell.server.lifecycle.app, sys; print([name for name in sys.modules if name.startswith({heavy})])"
     )
     assert done.stdout.strip() == "[]", done.stderr

@@ -70,7 +70,7 @@ class TerminalProgram:
 @contextmanager
 def on_terminal(*arguments: str, **environment: str) -> Iterator[TerminalProgram]:
     """Run `lightwell ARGUMENTS` on a terminal; nothing of it is left afterwards."""
-    program = TerminalProgram(["-m", "server", *arguments], environment)
+    program = TerminalProgram(["-m", "lightwell", *arguments], environment)
     try:
         yield program
     finally:

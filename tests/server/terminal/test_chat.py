@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.terminal.chat import end_of_blocks
+from lightwell.server.terminal.chat import end_of_blocks
 from tests.server.running import is_running, wait_for
 from tests.server.terminal.terminal_program import CTRL_C, CTRL_D, on_terminal
 from tests.support.processes import Server, descendants

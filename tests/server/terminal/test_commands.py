@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from model.checkpoint.folder import PACKAGED
-from server.cli import main
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.server.cli import main
 from tests.server.running import is_running, wait_for
 from tests.server.terminal.fake_hub import COMMIT, REPOSITORY, REVISION, running_hub
 from tests.support.processes import ROOT, Server, descendants
@@ -27,7 +27,7 @@ def server() -> Server:
 
 
 def lightwell(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "server", *arguments]
+    command = [sys.executable, "-m", "lightwell", *arguments]
     environ = {**os.environ, **environment}
     return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
 
@@ -59,7 +59,16 @@ def test_run_starts_a_server_of_its_own_and_leaves_none(server: Server) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_server_outlives_its_command(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "server", "run", "smollm2", "Tell a long story of a wolf.", "--max-tokens", "900"]
+    command = [
+        sys.executable,
+        "-m",
+        "lightwell",
+        "run",
+        "smollm2",
+        "Tell a long story of a wolf.",
+        "--max-tokens",
+        "900",
+    ]
     if number == signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("programs in the background of a script ignore Ctrl-C")
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=ROOT)
@@ -116,7 +125,7 @@ def test_errors_are_one_line(
 def test_a_reader_that_leaves_early_ends_run_quietly(server: Server) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "server", "run", "fables", "A wolf", "--url", server.url]
+    command = [sys.executable, "-m", "lightwell", "run", "fables", "A wolf", "--url", server.url]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT

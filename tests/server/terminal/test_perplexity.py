@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from model.checkpoint.folder import PACKAGED
-from server.cli import main
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.server.cli import main
 
 TEXT = Path(__file__).parents[2] / "e2e" / "book_of_dragons.txt"
 NUM_TOKENS, WINDOW = 700, 512

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from server.engine.execution import step_cancellation
-from server.ipc import messages
-from server.ipc.frames import FrameDecoder, frame_parts
-from server.ipc.link import WorkerLink
-from server.worker.loop import run_engine
+from lightwell.server.engine.execution import step_cancellation
+from lightwell.server.ipc import messages
+from lightwell.server.ipc.frames import FrameDecoder, frame_parts
+from lightwell.server.ipc.link import WorkerLink
+from lightwell.server.worker.loop import run_engine
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request
 from tests.support.panics import PanicException
@@ -111,7 +111,7 @@ def test_a_panic_as_a_request_begins_fails_that_request(api: Api, gate: Gate, mo
 
     gate.is_open.set()
     with monkeypatch.context() as planted:
-        planted.setattr("server.engine.active_request.RequestCaptures.of", panic)
+        planted.setattr("lightwell.server.engine.active_request.RequestCaptures.of", panic)
         api.say(request(1, [5] * 6, generate(4)))
         assert api.ends(1) == {1: "error"}
     api.say(request(2, [6, 7, 8], generate(2, ignore_eos=True)))

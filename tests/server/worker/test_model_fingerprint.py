@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint.folder import PACKAGED
-from server.worker.model_fingerprint import difference, fingerprint
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.server.worker.model_fingerprint import difference, fingerprint
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from model.kernels.library import note_progress
-from server.ipc import messages
-from server.ipc.frames import FrameDecoder
-from server.ipc.link import WorkerLink
-from server.worker import progress_reports
+from lightwell.model.kernels.library import note_progress
+from lightwell.server.ipc import messages
+from lightwell.server.ipc.frames import FrameDecoder
+from lightwell.server.ipc.link import WorkerLink
+from lightwell.server.worker import progress_reports
 
 
 class Pauses:

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from model.checkpoint.folder import PACKAGED
-from model.kernels import library
-from server.engine.memory.allocation_limit import data_bytes
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.kernels import library
+from lightwell.server.engine.memory.allocation_limit import data_bytes
 from tests.server.running import RunningServer, running_server, wait_for
 from tests.support.processes import descendants, proportional_bytes, worker_pid
 from tests.support.wire import samples
@@ -49,7 +49,9 @@ def server(folder: Path) -> Iterator[RunningServer]:
     levels = library.levels()
     kernels = ("--kernels", "native", "--kernel-arithmetic", "float32") if levels else ()
     level = {"LIGHTWELL_KERNEL_LEVEL": levels[0]} if levels else {}
-    with running_server(*SERVE, str(folder), "--kv-cache-memory", "2GiB", *kernels, module="server", **level) as server:
+    with running_server(
+        *SERVE, str(folder), "--kv-cache-memory", "2GiB", *kernels, module="lightwell", **level
+    ) as server:
         server.wait_ready()
         yield server
 
@@ -120,13 +122,13 @@ def test_a_worker_that_would_load_other_weights_is_not_started_again(server: Run
 
 @pytest.mark.nightly
 def test_looks_that_fit_only_one_by_one_are_asked_to_wait_and_none_is_without_memory() -> None:
-    with running_server(*SERVE, "--kv-cache-memory", "8MiB", "--worker-memory", "1", module="server") as server:
+    with running_server(*SERVE, "--kv-cache-memory", "8MiB", "--worker-memory", "1", module="lightwell") as server:
         assert server.wait_exit() == 1
         found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) are needed", server.output)
         assert found, server.output
     small = {**LOOK, "points": ["attn.hook_pattern"], "layers": [0]}  # 8 MB
     room = str(int(found[1]) + (120 << 20))
-    with running_server(*SERVE, "--kv-cache-memory", "8MiB", "--worker-memory", room, module="server") as server:
+    with running_server(*SERVE, "--kv-cache-memory", "8MiB", "--worker-memory", room, module="lightwell") as server:
         server.wait_ready()
         quiet = text(server)
         limit = server.get("/v1/capabilities").json()["limits"]["max_capture_bytes"]

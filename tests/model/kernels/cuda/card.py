@@ -6,7 +6,7 @@ import secrets
 import pytest
 import torch
 
-from model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

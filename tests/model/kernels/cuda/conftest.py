@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
 from tests.support.interpreted_product import multiply_in_one_order
 from tests.support.interpreted_triton import patch_the_language_once
 

@@ -5,10 +5,10 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
-from model.kernels.choice import KernelConfig
-from model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
-from model.kernels.cuda.norms import NormWeights
-from model.layers.norm import LayerNorm, Norm, RmsNorm
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
+from lightwell.model.kernels.cuda.norms import NormWeights
+from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
 from tests.model.kernels.cuda.card import DEVICE, assert_close, each_dtype, fresh_draw, normal
 
 TORCH = KernelConfig("torch")

@@ -8,9 +8,9 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
-from model.config import Activation
-from model.kernels.cuda.gate import gated
-from model.layers.dense_weight import activate
+from lightwell.model.config import Activation
+from lightwell.model.kernels.cuda.gate import gated
+from lightwell.model.layers.dense_weight import activate
 from tests.model.kernels.cuda.card import DEVICE, assert_close, each_dtype, fresh_draw, normal
 
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)

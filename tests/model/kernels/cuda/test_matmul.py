@@ -8,8 +8,8 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
-from model.kernels.cuda import matmul as kernels
-from model.kernels.cuda.matmul import FEW_ROWS, TILES, WIDE_TILES, choose_tile, matmul, piece_length
+from lightwell.model.kernels.cuda import matmul as kernels
+from lightwell.model.kernels.cuda.matmul import FEW_ROWS, TILES, WIDE_TILES, choose_tile, matmul, piece_length
 from tests.invariance import rounding_alone
 from tests.model.kernels.cuda.card import DEVICE, each_dtype, fresh_draw, normal
 

@@ -15,10 +15,10 @@ import torch
 from tests.model.kernels.attention_world import SENTINEL, World
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
-from model.kernels.cuda import attention_pieces, paged_attention
-from model.kernels.cuda.attention_shapes import PAIRS, TILE_ROWS
-from model.kernels.cuda.interpreter import IS_INTERPRETED
-from model.kernels.cuda.paged_keys import Arrivals, PagedKeys, Parts, PatternRows
+from lightwell.model.kernels.cuda import attention_pieces, paged_attention
+from lightwell.model.kernels.cuda.attention_shapes import PAIRS, TILE_ROWS
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.cuda.paged_keys import Arrivals, PagedKeys, Parts, PatternRows
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1e-2}  # as for the CPU's kernel: drawn scores may be large

@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
-from model.kernels.cuda.quantize_rows import BLOCK, quantize_rows
-from model.layers.fp8_weight import Fp8Rows
+from lightwell.model.kernels.cuda.quantize_rows import BLOCK, quantize_rows
+from lightwell.model.layers.fp8_weight import Fp8Rows
 from tests.model.kernels.cuda.card import DEVICE, each_dtype, fresh_draw
 
 

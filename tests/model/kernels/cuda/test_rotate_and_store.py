@@ -9,12 +9,12 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
-from model.config import RopeConfig
-from model.kernels.choice import KernelConfig
-from model.kernels.cuda.norms import NormWeights
-from model.kernels.cuda.rotate_and_store import rotate_and_store, store
-from model.layers.norm import RmsNorm
-from model.layers.rope import Rope
+from lightwell.model.config import RopeConfig
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.cuda.norms import NormWeights
+from lightwell.model.kernels.cuda.rotate_and_store import rotate_and_store, store
+from lightwell.model.layers.norm import RmsNorm
+from lightwell.model.layers.rope import Rope
 from tests.model.kernels.cuda.card import DEVICE, assert_close, each_dtype, fresh_draw, normal
 
 TORCH, LENGTH, THETA = KernelConfig("torch"), 60, 100.0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
-from model.kernels.cuda.row_max import BLOCK, row_max
+from lightwell.model.kernels.cuda.row_max import BLOCK, row_max
 from tests.model.kernels.cuda.card import DEVICE, each_dtype, fresh_draw
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
-from model.kernels.cuda.token_ids import known_tokens
+from lightwell.model.kernels.cuda.token_ids import known_tokens
 from tests.model.kernels.cuda.card import DEVICE
 
 

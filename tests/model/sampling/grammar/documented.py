@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from model.sampling.grammar import (
+from lightwell.model.sampling.grammar import (
     alternatives,
     checking,
     deep_stack,

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.sampling.grammar.bare_arguments import bare_arguments_grammar
-from model.sampling.grammar.checking import check
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.schema_alternatives import Alternatives
-from model.tokenization.chat_formats.arguments import BareReader
-from model.tokenization.chat_formats.call_syntax import BareSyntax
+from lightwell.model.sampling.grammar.bare_arguments import bare_arguments_grammar
+from lightwell.model.sampling.grammar.checking import check
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.schema_alternatives import Alternatives
+from lightwell.model.tokenization.chat_formats.arguments import BareReader
+from lightwell.model.tokenization.chat_formats.call_syntax import BareSyntax
 from tests.model.sampling.grammar.schemas import SCHEMAS, Validator
 from tests.support.examples import examples
 from tests.support.walking import admits, walk
@@ -149,8 +149,8 @@ def test_a_large_schema_is_written_a_few_times_only(monkeypatch: pytest.MonkeyPa
             attempts.append(schema)
             super().__init__(schema)
 
-    monkeypatch.setattr("model.sampling.grammar.bare_arguments.Alternatives", Counted)
-    monkeypatch.setattr("model.sampling.grammar.bare_arguments._MAX_STEPS", 20_000)
+    monkeypatch.setattr("lightwell.model.sampling.grammar.bare_arguments.Alternatives", Counted)
+    monkeypatch.setattr("lightwell.model.sampling.grammar.bare_arguments._MAX_STEPS", 20_000)
     grammar = grammar_of({"type": "object", "properties": {**unsupported, **large}}, LONG, is_lenient=True)
     assert len(attempts) < 6
     assert attempts[-1] == {"type": "object"}

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.json_schema import json_schema_grammar
-from model.sampling.grammar.places import HONOURED, REFUSED
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
+from lightwell.model.sampling.grammar.places import HONOURED, REFUSED
 from tests.model.sampling.grammar.documented import PAGE, written
 
 

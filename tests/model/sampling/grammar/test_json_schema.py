@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from model.sampling.grammar.checking import check
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.json_schema import json_object_grammar, json_schema_grammar
+from lightwell.model.sampling.grammar.checking import check
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.json_schema import json_object_grammar, json_schema_grammar
 from tests.model.sampling.grammar.schemas import SCHEMAS, Validator
 from tests.support.examples import examples
 from tests.support.walking import admits, walk

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from model.sampling.grammar.checking import kept, remembered
-from model.sampling.grammar.constraint import Kind, grammar_text
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.gbnf import MAX_BYTES
-from model.sampling.grammar.texts import MAX_PATTERN
+from lightwell.model.sampling.grammar.checking import kept, remembered
+from lightwell.model.sampling.grammar.constraint import Kind, grammar_text
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.gbnf import MAX_BYTES
+from lightwell.model.sampling.grammar.texts import MAX_PATTERN
 from tests.support.walking import admits
 
 LONG = "z" * 2_000_000

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import StringConstraints, TypeAdapter
 
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.json_schema import json_schema_grammar
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
 from tests.model.sampling.grammar.schemas import Validator
 from tests.support.walking import admits, walk
 

@@ -3,7 +3,7 @@
 import random
 import re
 
-from model.sampling.grammar.numbers import whole_numbers
+from lightwell.model.sampling.grammar.numbers import whole_numbers
 
 
 def test_all_whole_numbers_between_small_bounds_are_admitted_and_no_others() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from model.sampling.grammar.json_schema import json_schema_grammar
+from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
 from tests.model.sampling.grammar.schemas import Validator
 from tests.support.walking import admits
 

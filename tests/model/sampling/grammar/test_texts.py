@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from model.sampling.grammar.checking import MAX_OPTIONAL, check
-from model.sampling.grammar.constraint import Kind, grammar_text
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.gbnf import gbnf_grammar
-from model.sampling.grammar.structural_tags import structural_tag_grammar
-from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
+from lightwell.model.sampling.grammar.checking import MAX_OPTIONAL, check
+from lightwell.model.sampling.grammar.constraint import Kind, grammar_text
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.gbnf import gbnf_grammar
+from lightwell.model.sampling.grammar.structural_tags import structural_tag_grammar
+from lightwell.model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
 from tests.support.walking import admits, walk
 
 # Each grammar of a feature of GBNF, with a regular expression of the same texts.

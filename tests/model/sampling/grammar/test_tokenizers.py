@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from model.sampling.grammar.constraint import Kind, grammar_text
-from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.matcher import GrammarMatcher
-from model.sampling.grammar.vocabulary import Vocabulary, make_vocabulary
-from model.tokenization.detokenizer import Detokenizer
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.sampling.grammar.constraint import Kind, grammar_text
+from lightwell.model.sampling.grammar.errors import GrammarError
+from lightwell.model.sampling.grammar.matcher import GrammarMatcher
+from lightwell.model.sampling.grammar.vocabulary import Vocabulary, make_vocabulary
+from lightwell.model.tokenization.detokenizer import Detokenizer
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.model.checkpoint import test_gguf_tokenizer as gguf_files
 from tests.model.sampling.grammar.schemas import SCHEMAS, Validator
 from tests.model.sampling.grammar.tags import admits, structural_tags

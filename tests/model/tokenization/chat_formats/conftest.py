@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from model.checkpoint.folder import PACKAGED
-from model.sampling.grammar.bare_arguments import bare_arguments_grammar, value_grammars
-from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.sampling.grammar.bare_arguments import bare_arguments_grammar, value_grammars
+from lightwell.model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.server.serving import write_tokenizer
 
 SPECIAL = (

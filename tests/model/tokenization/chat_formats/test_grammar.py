@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from model.sampling.grammar.json_schema import json_schema_grammar
-from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, Tool
-from model.tokenization.chat_formats.grammar import Answers, answer_grammar
-from model.tokenization.chat_formats.message import joined
-from model.tokenization.chat_formats.parser import TaggedText
-from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
+from lightwell.model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, Tool
+from lightwell.model.tokenization.chat_formats.grammar import Answers, answer_grammar
+from lightwell.model.tokenization.chat_formats.message import joined
+from lightwell.model.tokenization.chat_formats.parser import TaggedText
+from lightwell.model.tokenization.chat_formats.thoughts import Start, ThoughtTags
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization.chat_formats.conftest import spelled, with_grammars
 from tests.model.tokenization.chat_formats.test_parser import (
     ARGS,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax, Tool
-from model.tokenization.chat_formats.message import Message, MessageDelta, joined
-from model.tokenization.chat_formats.parser import TaggedText
-from model.tokenization.chat_formats.probe import PYTHON_CALLS, with_other_forms
-from model.tokenization.chat_formats.thoughts import KNOWN, Start, ThoughtTags
+from lightwell.model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax, Tool
+from lightwell.model.tokenization.chat_formats.message import Message, MessageDelta, joined
+from lightwell.model.tokenization.chat_formats.parser import TaggedText
+from lightwell.model.tokenization.chat_formats.probe import PYTHON_CALLS, with_other_forms
+from lightwell.model.tokenization.chat_formats.thoughts import KNOWN, Start, ThoughtTags
 from tests.model.tokenization.chat_formats.conftest import spelled
 from tests.support.examples import examples
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import transformers.models.llama4.processing_llama4 as llama4
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, ID, BareSyntax, CallSyntax, PairSyntax
-from model.tokenization.chat_formats.probe import PYTHON_CALLS, UNWRITTEN, ToolUse, find_tool_use
-from model.tokenization.chat_template import ChatTemplate
-from model.tokenization.template_client import ChatTemplateError
-from model.tokenization.template_process import template_environment
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.tokenization.chat_formats.call_syntax import GENERIC, ID, BareSyntax, CallSyntax, PairSyntax
+from lightwell.model.tokenization.chat_formats.probe import PYTHON_CALLS, UNWRITTEN, ToolUse, find_tool_use
+from lightwell.model.tokenization.chat_template import ChatTemplate
+from lightwell.model.tokenization.template_client import ChatTemplateError
+from lightwell.model.tokenization.template_process import template_environment
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization.chat_formats import templates
 from tests.model.tokenization.chat_formats.test_parser import ARGS, BARE, GPT_OSS, LIST, LLAMA, MISTRAL, XML
 

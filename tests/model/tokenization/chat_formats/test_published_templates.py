@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from model.sampling.grammar.json_schema import json_schema_grammar
-from model.tokenization.chat_formats.call_syntax import ID, Tool
-from model.tokenization.chat_formats.for_simple_templates import REASONING_FIELDS
-from model.tokenization.chat_formats.grammar import Answers, answer_grammar
-from model.tokenization.chat_formats.message import Message, joined
-from model.tokenization.chat_formats.parser import TaggedText
-from model.tokenization.chat_formats.probe import ToolUse
-from model.tokenization.chat_formats.thoughts import Start, ThoughtTags, start_of
-from model.tokenization.chat_template import ChatTemplate, ChatTemplateError
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.sampling.grammar.json_schema import json_schema_grammar
+from lightwell.model.tokenization.chat_formats.call_syntax import ID, Tool
+from lightwell.model.tokenization.chat_formats.for_simple_templates import REASONING_FIELDS
+from lightwell.model.tokenization.chat_formats.grammar import Answers, answer_grammar
+from lightwell.model.tokenization.chat_formats.message import Message, joined
+from lightwell.model.tokenization.chat_formats.parser import TaggedText
+from lightwell.model.tokenization.chat_formats.probe import ToolUse
+from lightwell.model.tokenization.chat_formats.thoughts import Start, ThoughtTags, start_of
+from lightwell.model.tokenization.chat_template import ChatTemplate, ChatTemplateError
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization.chat_formats.conftest import SPECIAL, spelled, with_grammars
 from tests.model.tokenization.chat_formats.test_grammar import FORMS, TOOLS, Reader
 from tests.server.serving import write_tokenizer

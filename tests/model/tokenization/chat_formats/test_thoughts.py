@@ -2,9 +2,9 @@
 
 import pytest
 
-from model.tokenization.chat_formats.thoughts import Start, ThoughtTags, find_tags, start_of
-from model.tokenization.chat_template import ChatTemplate
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.tokenization.chat_formats.thoughts import Start, ThoughtTags, find_tags, start_of
+from lightwell.model.tokenization.chat_template import ChatTemplate
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization.chat_formats import templates
 
 THINK = ThoughtTags("<think>", "</think>")

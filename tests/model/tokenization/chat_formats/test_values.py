@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from model.tokenization.chat_formats.call_syntax import CallSyntax, PairSyntax, Tool
-from model.tokenization.chat_formats.grammar import Answers, answer_grammar
-from model.tokenization.chat_formats.message import joined
-from model.tokenization.chat_formats.parser import TaggedText
+from lightwell.model.tokenization.chat_formats.call_syntax import CallSyntax, PairSyntax, Tool
+from lightwell.model.tokenization.chat_formats.grammar import Answers, answer_grammar
+from lightwell.model.tokenization.chat_formats.message import joined
+from lightwell.model.tokenization.chat_formats.parser import TaggedText
 from tests.model.tokenization.chat_formats.conftest import with_grammars
 from tests.model.tokenization.chat_formats.test_grammar import Reader, reader
 from tests.model.tokenization.chat_formats.test_parser import LIST, XML, cut, deltas

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from model.tokenization.chat_template import ChatTemplate
-from model.tokenization.tokenizer import Tokenizer
+from lightwell.model.tokenization.chat_template import ChatTemplate
+from lightwell.model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization.chat_formats import templates
 
 TOOL = {"type": "function", "function": {"name": "get", "description": "", "parameters": {"type": "object"}}}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from server.config.auth.keys import MAX_KEYS, KeyFileError, Keyring, hash_of, key_entry, new_key, read_keys
-from server.config.auth.quotas import KeyLimits, KeyUse, LimitReached
-from server.observability.access_log import RequestRecord
+from lightwell.server.config.auth.keys import MAX_KEYS, KeyFileError, Keyring, hash_of, key_entry, new_key, read_keys
+from lightwell.server.config.auth.quotas import KeyLimits, KeyUse, LimitReached
+from lightwell.server.observability.access_log import RequestRecord
 from tests.support.clock import Clock
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint.folder import PACKAGED
-from model.checkpoint.registry import read_config
-from model.hooks.head_pairs import HeadPairs
-from server.engine.captures.attention_sink import AttentionSink, head_pairs
-from server.engine.captures.window import Window
-from server.engine.messages.outputs import Array
-from server.engine.messages.request import AttentionCapture
+from lightwell.model.checkpoint.folder import PACKAGED
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.hooks.head_pairs import HeadPairs
+from lightwell.server.engine.captures.attention_sink import AttentionSink, head_pairs
+from lightwell.server.engine.captures.window import Window
+from lightwell.server.engine.messages.outputs import Array
+from lightwell.server.engine.messages.request import AttentionCapture
 
 CONFIG = read_config(PACKAGED)
 PAIRS = ((1, 0), (0, 2), (1, 1), (0, 3))

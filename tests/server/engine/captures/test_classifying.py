@@ -12,10 +12,10 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.config import ModelConfig
-from server.engine.messages.request import ClassifyTask, EmbedTask, EngineRequest
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import ModelConfig
+from lightwell.server.engine.messages.request import ClassifyTask, EmbedTask, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Load, alone, assert_same, build, everything, load, request, run
 

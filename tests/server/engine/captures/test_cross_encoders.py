@@ -14,9 +14,9 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 
-from model.checkpoint.folder import PACKAGED, ModelLoadError
-from model.checkpoint.registry import read_config
-from model.network.cross_encoder import ScoreDefaults, TokenScore, score_defaults
+from lightwell.model.checkpoint.folder import PACKAGED, ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.network.cross_encoder import ScoreDefaults, TokenScore, score_defaults
 from tests import tiny
 
 QUERY = "Who lives in the wood?"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from server.engine.messages.request import AttentionCapture, AttentionTask, EmbedTask, HeadScoresTask, Task
+from lightwell.server.engine.messages.request import AttentionCapture, AttentionTask, EmbedTask, HeadScoresTask, Task
 from tests import tiny
 from tests.server.engine.captures.test_looking_inside import text
 from tests.server.engine.driving import Load, alone, build, everything, generate, request, run, two_heads

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from model.hooks.point_names import full_name, points_of, why_absent
-from model.hooks.point_names import stacks as stacks_of
-from model.hooks.points import BY_NAME, Stack, reads_encoder
-from model.network.transformer import Transformer
-from server.engine.messages.request import AttentionCapture, EngineRequest, Intervention, Op
+from lightwell.model.hooks.point_names import full_name, points_of, why_absent
+from lightwell.model.hooks.point_names import stacks as stacks_of
+from lightwell.model.hooks.points import BY_NAME, Stack, reads_encoder
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest, Intervention, Op
 from tests.server.engine.driving import Answer, Load, alone, array, build, everything, generate, request, run
 
 LENGTH = 12
@@ -157,7 +157,7 @@ def test_maps_are_changed_in_pieces_of_rows_with_the_same_bits(
     ]
     whole = run(build(model), [trace(model, *interventions)])[0]
     for size in (1, 4 * LENGTH * 2 * 5):
-        monkeypatch.setattr("model.hooks.attention_hooks.TAP_BYTES", size)
+        monkeypatch.setattr("lightwell.model.hooks.attention_hooks.TAP_BYTES", size)
         cut = run(build(model), [trace(model, *interventions)])[0]
         for capture in everything(model.config).points:
             assert (cut.array(capture.name) == whole.array(capture.name)).all(), f"{capture}"

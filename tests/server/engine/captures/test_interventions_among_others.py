@@ -6,11 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from model.config import ModelConfig
-from model.hooks.point_names import full_name, stack_config
-from model.hooks.point_names import stacks as stacks_of
-from model.network.transformer import Transformer
-from server.engine.messages.request import (
+from lightwell.model.config import ModelConfig
+from lightwell.model.hooks.point_names import full_name, stack_config
+from lightwell.model.hooks.point_names import stacks as stacks_of
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     GenerateTask,

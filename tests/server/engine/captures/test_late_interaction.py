@@ -11,8 +11,8 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
-from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
-from server.engine.messages.request import EmbedTask
+from lightwell.model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
+from lightwell.server.engine.messages.request import EmbedTask
 from tests import tiny
 from tests.server.engine.driving import alone, assert_same, build, load, request, run
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from model.checkpoint.weight_files import load_weights
-from model.network.sublayers import Feedforward
-from model.network.transformer import Transformer
-from server.engine.messages.request import (
+from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.network.sublayers import Feedforward
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EngineRequest,

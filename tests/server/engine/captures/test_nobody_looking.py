@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-import model.hooks.attention_hooks
-import model.network.sublayers
-from model.hooks.attention_hooks import Attended
-from model.hooks.hooks import Hooks, LayerHooks
-from model.layers.attention import NativeAttention, PlainAttention
-from model.network.transformer import Transformer
-from server.engine.captures.attention_sink import AttentionSink
-from server.engine.messages.request import AttentionCapture, EmbedTask, Task
+from lightwell.model.hooks.attention_hooks import Attended
+from lightwell.model.hooks.hooks import Hooks, LayerHooks
+from lightwell.model.layers.attention import NativeAttention, PlainAttention
+from lightwell.model.network import sublayers
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.captures.attention_sink import AttentionSink
+from lightwell.server.engine.messages.request import AttentionCapture, EmbedTask, Task
 from tests import tiny
 from tests.server.engine.driving import Answer, Load, build, generate, request, run
 
@@ -24,8 +23,8 @@ CAPTURES: tuple[tuple[Any, str], ...] = (
     (NativeAttention, "rows"),
     (PlainAttention, "rows"),
     (AttentionSink, "__init__"),
-    (model.network.sublayers, "attend_with_hooks"),
-    (model.network.sublayers, "deliver_results"),
+    (sublayers, "attend_with_hooks"),
+    (sublayers, "deliver_results"),
 )
 """All entry points of the code that captures: it runs only for an inspection request."""
 

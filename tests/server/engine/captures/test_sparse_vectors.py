@@ -13,10 +13,10 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.network.sentence_transformers import SparseConfig, embedding_defaults
-from server.engine.messages.request import EmbedTask, SparseTask
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.network.sentence_transformers import SparseConfig, embedding_defaults
+from lightwell.server.engine.messages.request import EmbedTask, SparseTask
 from tests import tiny
 from tests.server.engine.driving import Answer, Load, alone, assert_same, build, load, request, run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.execution.compile_cache import VARIABLE, use_writable_cache
+from lightwell.server.engine.execution.compile_cache import VARIABLE, use_writable_cache
 
 
 def test_a_folder_that_can_be_written_is_made_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

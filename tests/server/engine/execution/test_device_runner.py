@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from model.batch import Batch, Span
-from model.checkpoint.registry import read_config
-from model.kernels.choice import KernelConfig
-from model.network.transformer import Transformer
-from server.engine.engine import Engine
-from server.engine.execution import cuda_graphs
-from server.engine.execution.device_executor import DeviceStep
-from server.engine.execution.step_result import StepResult
-from server.engine.messages.request import (
+from lightwell.model.batch import Batch, Span
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.execution import cuda_graphs
+from lightwell.server.engine.execution.device_executor import DeviceStep
+from lightwell.server.engine.execution.step_result import StepResult
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     AttentionKind,
     AttentionTask,
@@ -34,8 +34,8 @@ from tests.support.interpreted_product import multiply_in_one_order
 from tests.support.interpreted_triton import patch_the_language_once
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
-from model.kernels.cuda import paged_attention
-from model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.cuda import paged_attention
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]

@@ -11,10 +11,10 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from model.batch import Batch
-from model.network.transformer import Transformer
-from server.engine.engine import Engine
-from server.engine.messages.request import EmbedTask, EngineRequest, Intervention
+from lightwell.model.batch import Batch
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.messages.request import EmbedTask, EngineRequest, Intervention
 from tests.server.engine.driving import (
     Load,
     alone,
@@ -179,7 +179,7 @@ def test_an_answer_that_cannot_be_put_together_ends_its_own_request(
     def fail(*unused: Any, **options: Any) -> None:
         raise error
 
-    monkeypatch.setattr("server.engine.captures.point_sinks.finished", fail)
+    monkeypatch.setattr("lightwell.server.engine.captures.point_sinks.finished", fail)
     engine = build(model)
     answers = run(engine, [request(100, _words(), EmbedTask(pooling="mean")), *others])
     assert answers[100].finish_reason == reason

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from model.checkpoint.folder import ModelLoadError
-from model.kernels import library
-from model.kernels.cpus import DOT_LEVELS
-from server.engine.config import EngineConfig
-from server.engine.execution.kernel_choice import choose_kernels, kernels_in_use
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.kernels import library
+from lightwell.model.kernels.cpus import DOT_LEVELS
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.execution.kernel_choice import choose_kernels, kernels_in_use
 from tests.model.kernels.levels import at_level
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

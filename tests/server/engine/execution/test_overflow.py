@@ -9,7 +9,14 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from server.engine.messages.request import AttentionCapture, AttentionTask, Intervention, PointCapture, Task, TraceTask
+from lightwell.server.engine.messages.request import (
+    AttentionCapture,
+    AttentionTask,
+    Intervention,
+    PointCapture,
+    Task,
+    TraceTask,
+)
 from tests import tiny
 from tests.server.engine.driving import Load, alone, assert_same, build, everything, generate, load, request, run
 

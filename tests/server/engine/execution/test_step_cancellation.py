@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from model.network.transformer import Transformer
-from server.engine import engine as engine_module
-from server.engine.engine import Engine
-from server.engine.execution import step_cancellation
-from server.engine.execution.step_cancellation import ASK_INTERVAL, CancellationCheck, StepCancelled
-from server.engine.messages.request import EngineRequest, Task
-from server.engine.scheduling.schedule import Schedule
-from server.engine.sequence import Chunk
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine import engine as engine_module
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.execution import step_cancellation
+from lightwell.server.engine.execution.step_cancellation import ASK_INTERVAL, CancellationCheck, StepCancelled
+from lightwell.server.engine.messages.request import EngineRequest, Task
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.sequence import Chunk
 from tests.server.engine import toy_runner
 from tests.server.engine.driving import (
     Answer,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from model.kernels import library
-from server.engine.execution.threads import SMALL_MODEL, use_threads
+from lightwell.model.kernels import library
+from lightwell.server.engine.execution.threads import SMALL_MODEL, use_threads
 from tests.invariance import num_threads
 
 
@@ -47,7 +47,7 @@ def test_a_containers_cpu_quota_bounds_the_threads_and_is_told(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
     for module in ("memory.cgroups", "execution.threads"):
-        monkeypatch.setattr(f"server.engine.{module}.cpu_quota", lambda *_: 4.5)
+        monkeypatch.setattr(f"lightwell.server.engine.{module}.cpu_quota", lambda *_: 4.5)
     with caplog.at_level(logging.INFO):
         use_threads(None, SMALL_MODEL)
     assert torch.get_num_threads() == 4

@@ -3,17 +3,17 @@
 import subprocess
 import sys
 
-from model.checkpoint.folder import PACKAGED
+from lightwell.model.checkpoint.folder import PACKAGED
 from tests.server.running import ROOT
 
 STEPS = """
 import sys
 from pathlib import Path
 
-from server.engine.config import EngineConfig
-from server.engine.engine import Engine
-from server.engine.messages.request import GenerateTask
-from server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.messages.request import GenerateTask
+from lightwell.server.engine.messages.sampling_params import SamplingParams
 from tests.server.engine.driving import request
 
 def tokens_of(kernels):

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from server.engine.execution.weight_queries import WeightQueries
-from server.engine.messages.outputs import RequestOutput
-from server.engine.messages.request import EngineRequest, WeightsTask
+from lightwell.server.engine.execution.weight_queries import WeightQueries
+from lightwell.server.engine.messages.outputs import RequestOutput
+from lightwell.server.engine.messages.request import EngineRequest, WeightsTask
 from tests.support.panics import PanicException
 
 PATIENCE = 60.0

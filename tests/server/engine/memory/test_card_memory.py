@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from model.batch import Batch
-from model.checkpoint.folder import PACKAGED, ModelLoadError
-from model.checkpoint.registry import read_config
-from model.kv_cache import KVCache
-from model.network.transformer import Transformer
-from server.engine.config import EngineConfig
-from server.engine.execution.cuda_graphs import kept_bytes
-from server.engine.execution.profile_run import ProfileRun
-from server.engine.loading import measure
-from server.engine.memory.card_memory import CAPTURE_BYTES, CardMemory, CardUse
-from server.engine.memory.kv_cache_size import num_cache_blocks
+from lightwell.model.batch import Batch
+from lightwell.model.checkpoint.folder import PACKAGED, ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.execution.cuda_graphs import kept_bytes
+from lightwell.server.engine.execution.profile_run import ProfileRun
+from lightwell.server.engine.loading import measure
+from lightwell.server.engine.memory.card_memory import CAPTURE_BYTES, CardMemory, CardUse
+from lightwell.server.engine.memory.kv_cache_size import num_cache_blocks
 from tests import tiny
 from tests.server.engine.driving import Load
 

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 FREED = """
 from concurrent.futures import ThreadPoolExecutor
-from server.engine.memory.allocation_limit import give_back_memory, keep_little_memory
+from lightwell.server.engine.memory.allocation_limit import give_back_memory, keep_little_memory
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -33,7 +33,7 @@ with ThreadPoolExecutor(1) as thread:
 LIBRARIES = """
 import re
 import numpy as np
-from server.engine.memory.mapped_libraries import let_go_of_libraries
+from lightwell.server.engine.memory.mapped_libraries import let_go_of_libraries
 
 def resident():
     # kB of numpy's own library

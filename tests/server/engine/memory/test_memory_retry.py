@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.engine.memory.memory_retry import MemoryRetry
-from server.engine.messages.request import AttentionCapture, AttentionTask, EngineRequest
+from lightwell.server.engine.memory.memory_retry import MemoryRetry
+from lightwell.server.engine.messages.request import AttentionCapture, AttentionTask, EngineRequest
 
 NOBODY, SOMEBODY = (lambda: False), (lambda: True)
 

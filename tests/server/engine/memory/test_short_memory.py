@@ -12,11 +12,17 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from model.batch import Batch
-from model.network.transformer import Transformer
-from server.engine.engine import Engine
-from server.engine.execution import step_cancellation
-from server.engine.messages.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, WeightsTask
+from lightwell.model.batch import Batch
+from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.execution import step_cancellation
+from lightwell.server.engine.messages.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    EngineRequest,
+    WeightsTask,
+)
 from tests.server.engine.driving import Load, alone, build, generate, request, run
 
 NUM_TOKENS = 60

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
-from server.engine.sequence import Sequence
+from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
+from lightwell.server.engine.sequence import Sequence
 from tests.server.engine.toy_runner import computed, sequence
 
 BLOCK_SIZE = 4

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.scheduling.block_manager import BlockManager
+from lightwell.server.engine.scheduling.block_manager import BlockManager
 from tests.server.engine.toy_runner import computed, sequence
 
 BLOCK_SIZE = 4

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from server.engine.scheduling.capture_budget import SHARE, CaptureBudget, StepWork
+from lightwell.server.engine.scheduling.capture_budget import SHARE, CaptureBudget, StepWork
 
 PLAIN = 0.020
 """Seconds of a step that holds only the streams."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU, PromptBudget, PromptLimits
+from lightwell.server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU, PromptBudget, PromptLimits
 
 PLAIN = 0.020
 """Seconds of a step that holds only the streams."""

@@ -6,10 +6,10 @@ Each answer equals the answer without other requests, also if requests stop, are
 import random
 from collections.abc import Mapping
 
-from server.engine.messages.request import EmbedTask, Task
-from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.scheduler import Scheduler
-from server.engine.sequence import UNKNOWN, Sequence, SequenceStatus
+from lightwell.server.engine.messages.request import EmbedTask, Task
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.scheduling.scheduler import Scheduler
+from lightwell.server.engine.sequence import UNKNOWN, Sequence, SequenceStatus
 from tests.server.engine.toy_runner import (
     VOCAB_SIZE,
     ToyRunner,

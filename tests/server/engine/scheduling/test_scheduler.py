@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.engine.messages.request import EmbedTask
-from server.engine.scheduling.capture_budget import StepWork
-from server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.messages.request import EmbedTask
+from lightwell.server.engine.scheduling.capture_budget import StepWork
+from lightwell.server.engine.scheduling.schedule import Schedule
 from tests.server.engine.toy_runner import (
     ToyRunner,
     attend,

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from server.engine.scheduling.deadlines import Deadlines
-from server.engine.sequence import SequenceStatus
+from lightwell.server.engine.scheduling.deadlines import Deadlines
+from lightwell.server.engine.sequence import SequenceStatus
 from tests.server.engine.toy_runner import ToyRunner, generate, scheduler, sequence, toy
 
 

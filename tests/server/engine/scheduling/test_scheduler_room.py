@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.messages.request import EmbedTask
-from server.engine.scheduling.scheduler import SchedulerConfig
+from lightwell.server.engine.messages.request import EmbedTask
+from lightwell.server.engine.scheduling.scheduler import SchedulerConfig
 from tests.server.engine.toy_runner import (
     ToyRunner,
     answer_alone,

@@ -14,9 +14,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from server.engine.messages.request import EmbedTask, GenerateTask, Intervention, Task
-from server.engine.scheduling.schedule import Schedule
-from server.engine.sequence import Sequence, SequenceStatus
+from lightwell.server.engine.messages.request import EmbedTask, GenerateTask, Intervention, Task
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.sequence import Sequence, SequenceStatus
 from tests.server.engine.toy_runner import (
     ToyRunner,
     answer_alone,

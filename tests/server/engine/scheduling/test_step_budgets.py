@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine.messages.request import EmbedTask
-from server.engine.scheduling.prompt_budget import ON_A_CPU
-from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.step_budgets import StepBudgets
+from lightwell.server.engine.messages.request import EmbedTask
+from lightwell.server.engine.scheduling.prompt_budget import ON_A_CPU
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.scheduling.step_budgets import StepBudgets
 from tests.server.engine.toy_runner import ToyRunner, generate, scheduler, sequence
 
 PLAIN, PER_TOKEN = 0.020, 0.001

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from server.engine.scheduling.prompt_budget import ON_A_CPU
-from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.step_budgets import StepBudgets
+from lightwell.server.engine.scheduling.prompt_budget import ON_A_CPU
+from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.scheduling.step_budgets import StepBudgets
 from tests.server.engine.toy_runner import generate, scheduler, sequence
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64

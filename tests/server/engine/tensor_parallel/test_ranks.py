@@ -18,13 +18,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from model.checkpoint.folder import ModelLoadError
-from model.layers.mlp import Mlp
-from model.ranks.commands import Load
-from model.ranks.leader import RanksApart
-from model.sharding.group import Group
-from server.engine.tensor_parallel import ranks as ranks_module
-from server.engine.tensor_parallel.ranks import Ranks
+from lightwell.model.checkpoint.folder import ModelLoadError
+from lightwell.model.layers.mlp import Mlp
+from lightwell.model.ranks.commands import Load
+from lightwell.model.ranks.leader import RanksApart
+from lightwell.model.sharding.group import Group
+from lightwell.server.engine.tensor_parallel import ranks as ranks_module
+from lightwell.server.engine.tensor_parallel.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads
 from tests.server.engine.driving import CPU, build, generate, request, run
@@ -212,7 +212,7 @@ def test_a_command_for_a_rank_that_has_ended_tells_how_it_ended(
 
 def test_a_rank_leaves_at_once_where_who_started_it_has_ended() -> None:
     nobodys = str(os.getppid())  # no child of ours is a child of that one
-    command = [sys.executable, "-X", "importtime", "-m", "server.engine.tensor_parallel.rank", "0", nobodys]
+    command = [sys.executable, "-X", "importtime", "-m", "lightwell.server.engine.tensor_parallel.rank", "0", nobodys]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert "torch" not in done.stderr, "that would take seconds"
 

@@ -17,23 +17,23 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from model.analysis.live_weights import LiveWeights
-from model.analysis.weight_names import list_weights
-from model.checkpoint.folder import PACKAGED, ModelLoadError
-from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import WeightFiles
-from model.checkpoint.weight_maps import weights_of
-from model.hooks.points import Stack
-from model.kernels.choice import AUTO, KernelConfig
-from model.kernels.cuda.interpreter import IS_INTERPRETED
-from model.network.transformer import Transformer
-from model.ranks.commands import Forward
-from model.ranks.leader import LeadingTransformer, load_leading
-from server.config.settings import Settings, SettingsError
-from server.engine.config import EngineConfig
-from server.engine.engine import Engine
-from server.engine.execution import cuda_graphs
-from server.engine.messages.request import (
+from lightwell.model.analysis.live_weights import LiveWeights
+from lightwell.model.analysis.weight_names import list_weights
+from lightwell.model.checkpoint.folder import PACKAGED, ModelLoadError
+from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.checkpoint.weight_files import WeightFiles
+from lightwell.model.checkpoint.weight_maps import weights_of
+from lightwell.model.hooks.points import Stack
+from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.network.transformer import Transformer
+from lightwell.model.ranks.commands import Forward
+from lightwell.model.ranks.leader import LeadingTransformer, load_leading
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.engine import Engine
+from lightwell.server.engine.execution import cuda_graphs
+from lightwell.server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EmbedTask,
@@ -43,8 +43,8 @@ from server.engine.messages.request import (
     LensTask,
     Task,
 )  # fmt: skip
-from server.engine.tensor_parallel.device_steps import RunOnDevice
-from server.engine.tensor_parallel.ranks import Ranks
+from lightwell.server.engine.tensor_parallel.device_steps import RunOnDevice
+from lightwell.server.engine.tensor_parallel.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads
 from tests.server.engine.driving import (
@@ -238,7 +238,7 @@ def ranks_of(server: RunningServer) -> list[int]:
     found = []
     for pid in group_members(server.process.pid):
         with contextlib.suppress(OSError):  # it has ended since
-            if b"server.engine.tensor_parallel.rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"lightwell.server.engine.tensor_parallel.rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 
@@ -262,7 +262,7 @@ def test_a_server_tells_what_one_process_would_and_outlives_its_ranks(server: Ru
     expected = expected_text(server)
     assert text_of(server) == expected
     (lost,) = ranks_of(server)
-    assert "worker-0-rank-1 server.engine.memory.allocation_limit: the worker has taken" in server.output
+    assert "worker-0-rank-1 lightwell.server.engine.memory.allocation_limit: the worker has taken" in server.output
     limits = [resource.prlimit(pid, resource.RLIMIT_DATA)[0] for pid in (worker_of(lost), lost)]
     assert 0 < max(limits) < 1.5 * min(limits), "what is free is shared out"
     long = {**BODY, "max_tokens": 480, "stream": True}
