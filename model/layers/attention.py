@@ -316,8 +316,8 @@ class TextAttention(NativeAttention):
         rule: AttentionRule,
         pattern_output: PatternOutput | None = None,
     ) -> Tensor:
-        if pattern_output is not None:
-            return super().attend(q, cache, batch, key_range, rule, pattern_output)
+        if pattern_output is not None:  # writes the patterns; the answers keep the bits that they have without them
+            super().attend(q, cache, batch, key_range, rule, pattern_output)
         rows, heads, dim = q.shape
         qkv = torch.empty(rows, 3, heads, dim, dtype=cache.values.dtype)
         qkv[:, 0] = q

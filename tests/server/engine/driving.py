@@ -158,8 +158,10 @@ def each_kind_of_task(config: ModelConfig, **of_texts: Any) -> list[Task]:
     pairs = two_heads(config)
     looking = AttentionCapture(pairs=pairs, part="encoder" if config.kind == "encoder" else "decoder")
     tasks: list[Task] = [everything(config), AttentionTask(capture=replace(looking, resize=5))]
+    tasks.append(AttentionTask(capture=looking))
+    if config.kind == "encoder-decoder":
+        tasks.append(AttentionTask(capture=replace(looking, part="encoder")))
     if config.kind != "encoder":
-        tasks.append(AttentionTask(capture=looking))
         texts: list[tuple[int, dict[str, Any]]] = [
             (9, {"logprobs": 4, "prompt_logprobs": 2}),
             (14, {"temperature": 0.9, "seed": 7, "top_p": 0.9}),

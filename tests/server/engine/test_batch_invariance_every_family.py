@@ -168,8 +168,7 @@ def _watch_step_sizes(engine: Engine) -> list[int]:
 def _crowd_of(model: Transformer) -> list[EngineRequest]:
     """Return requests of each kind that the model can answer, with newly drawn prompts that begin alike.
 
-    The first prompt has 80 tokens, more than any encoder's input, which is read in one step. For an encoder the first
-    request, a trace with patterns, needs a step of its own: in bfloat16 it changes the bits of other texts in its step.
+    A decoder's first prompt has 80 tokens, more than a step. An encoder's input is read in one step.
     """
     config, tasks = model.config, each_kind_of_task(model.config)
     looking = AttentionCapture(pairs=two_heads(config), part="encoder" if config.kind == "encoder" else "decoder")
@@ -184,7 +183,9 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
     def words(length: int) -> list[int]:
         return (begin + _drawn(60))[:length]
 
-    lengths = [(80, 70), *((random.randrange(8, 60), random.randrange(8, 50)) for _ in tasks[1:])]
+    lengths = [(random.randrange(8, 60), random.randrange(8, 50)) for _ in tasks]
+    if config.kind != "encoder":
+        lengths[0] = (80, lengths[0][1])
     return [
         request(uid, words(length), task, encoded=words(num_encoded) if config.encoder else ())
         for uid, (task, (length, num_encoded)) in enumerate(zip(tasks, lengths, strict=True))
