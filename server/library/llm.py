@@ -1,5 +1,5 @@
-"""`LLM` and `AsyncLLM`: the engine in the caller's process, with every method of the Python client, and the names of
-vLLM's class where it has the same.
+"""`LLM` and `AsyncLLM`: the engine in the caller's process, with every method of the Python client, and with
+vLLM's names.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _MAX_TOKENS = 16
 class SamplingParams(SimpleNamespace):
     """Options of `generate` and `chat` as attributes, which may be changed: temperature, top_p, max_tokens, ...
 
-    The names are those of the client's `GenerateOptions` and `ChatOptions`; they include vLLM's.
+    The client's `GenerateOptions` and `ChatOptions` have the names, which include vLLM's.
     """
 
     _NAMES = frozenset(GenerateOptions.__annotations__) | frozenset(ChatOptions.__annotations__)
@@ -268,7 +268,7 @@ def prompts_of(prompts: Any) -> list[Any]:
     for prompt in prompts:
         if isinstance(prompt, Mapping):
             if len(prompt.keys() & {"prompt", "prompt_token_ids"}) != 1:
-                raise TypeError(f'prompts: {prompt!r:.200} has neither "prompt" nor "prompt_token_ids"')
+                raise TypeError(f'prompts: {prompt!r:.200} needs one of "prompt" and "prompt_token_ids"')
             prompt = prompt.get("prompt", prompt.get("prompt_token_ids"))
         found.append(prompt)
     return found

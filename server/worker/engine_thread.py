@@ -24,7 +24,7 @@ class EngineThread(threading.Thread):
     def __init__(self, config: EngineConfig, socket_path: str, model_files: Fingerprint) -> None:
         super().__init__(name="lightwell-engine", daemon=True)
         self.loaded: Future[None] = Future()
-        """Done once the engine is loaded; its exception is that of the loading."""
+        """Done once the engine is loaded; its exception is the error of the loading."""
         self._config = config
         self._socket_path = socket_path
         self._model_files = model_files

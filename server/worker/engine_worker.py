@@ -132,7 +132,7 @@ class EngineWorker:
 def load_engine(
     config: EngineConfig, model_files: Fingerprint, progress: Callable[[int, int], None], factory: str = ENGINE_FACTORY
 ) -> "Engine":
-    """Return the engine of a model whose files have this fingerprint. Raises ValueError for a model or settings that
+    """Return the engine of a model with this fingerprint of its files. Raises ValueError for a model or settings that
     cannot be served, and for files that have changed.
     """
     engine = cast("Engine", pkgutil.resolve_name(factory)(config, progress))

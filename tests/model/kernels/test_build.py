@@ -242,6 +242,6 @@ class TestWheel:
         assert others == [target, None]
         assert made.is_relative_to(tmp_path / "build")
         assert made.suffix == (".dylib" if target.startswith("macosx") else ".so")
-        assert data["force_include"] == {str(made): f"model/kernels/{made.name}"}
+        assert data["force_include"] == {str(made): f"lightwell/model/kernels/{made.name}"}
         assert data["artifacts"] == []
         assert data["tag"] == f"py3-none-{target}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import lightwell
 from lightwell.model.tokenization.tokenizer import Encoding, Tokenizer
 from lightwell.server.dispatch.admission import Admission
 from lightwell.server.generation.completion import completion_jobs
@@ -40,7 +41,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
 CALLS = {"role": "assistant", "tool_calls": [CALL]}
 USE = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]}
 RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": TEXT}]}
-CODE = tuple(str(Path(__file__).parents[3] / folder) for folder in ("server", "model"))
+CODE = str(Path(lightwell.__file__).parent)
 
 
 def with_long_text(value: Any, name: str = "") -> list[Any]:

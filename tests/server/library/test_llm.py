@@ -1,4 +1,4 @@
-"""`LLM`: its answers are those of a server, and it behaves as a library in the caller's process."""
+"""`LLM`: it gives the same answers as a server, and behaves as a library in the caller's process."""
 
 import asyncio
 import inspect
@@ -44,7 +44,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "weight_names": ((), {}),
     "weights": (("W_Q",), {"layer": 0, "head": 1}),
 }
-"""Arguments for each method whose answer is compared as it is."""
+"""Arguments for each method with an answer that is compared as it is."""
 COMPARED_APART = {"generate", "stream", "chat", "chat_stream", "parse"}
 OF_OTHER_MODELS = {"classify", "rerank", "score", "load_lora", "unload_lora"}
 ABOUT_ITSELF = {"close", "show"}

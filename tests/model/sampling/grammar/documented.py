@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lightwell.model.sampling.grammar import (
-    alternatives,
     checking,
     deep_stack,
     gbnf,
@@ -16,6 +15,7 @@ from lightwell.model.sampling.grammar import (
     numbers,
     objects,
     places,
+    schema_alternatives,
     strings,
     structural_tags,
     texts,
@@ -49,8 +49,8 @@ def limits() -> str:
         ("bytes of a schema", places.MAX_BYTES),
         ("values in a schema", places.MAX_VALUES),
         ("arrays and objects of a schema's JSON that hold each other", places.MAX_DEPTH),
-        ("alternatives that anyOf and oneOf make at one place", alternatives.MAX_ALTERNATIVES),
-        ("branches of oneOf", alternatives.MAX_BRANCHES),
+        ("alternatives that anyOf and oneOf make at one place", schema_alternatives.MAX_ALTERNATIVES),
+        ("branches of oneOf", schema_alternatives.MAX_BRANCHES),
         ("properties of one object that are not required, and values that uniqueItems lets come once",
          objects.MAX_OPTIONAL),
         ("minItems and minProperties; a larger maxItems is lowered to it", objects.MAX_ITEMS),
