@@ -12,7 +12,6 @@ from tests.source_tree import MODULES, PLACES, ROOT, imported_names, imports, pa
 
 # Each room of server/ and model/ (a folder or a file in them) and the rooms that it may import, from the top down.
 MAY_IMPORT = {
-    "server.__main__": "",
     "server.cli": "model.analysis model.checkpoint model.tokenization server.config server.lifecycle "
                   "server.observability server.terminal",
     "server.terminal": "model.checkpoint server.config server.library",

@@ -146,6 +146,10 @@ class Exchange:
             self._running.result()
             raise RuntimeError("the route ended without an answer")
 
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while chunk := await self.read():
+            yield chunk
+
     async def read(self) -> bytes:
         """Return the bytes of the answer that have come since the last call, after waiting for the first, or b"" at
         its end.

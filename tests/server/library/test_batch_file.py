@@ -1,0 +1,124 @@
+"""`lightwell batch`: each line of the input has exactly one answer, however often the job was killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lightwell.server.cli import main
+from tests.support.shared import shared_server
+
+PATIENCE = 120.0
+
+
+def line(number: int, body: dict[str, Any], url: str = "/v1/completions", **fields: Any) -> str:
+    return json.dumps({"custom_id": f"line-{number}", "method": "POST", "url": url, "body": body, **fields}) + "\n"
+
+
+def answers_in(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in path.read_text().splitlines()]
+
+
+def test_a_file_has_the_answers_of_a_server_and_bad_lines_have_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    greedy = {"temperature": 0, "max_tokens": 4}
+    chat = {"messages": [{"role": "user", "content": "Hello"}], **greedy}
+    bodies = [
+        ("/v1/completions", {"prompt": "A fox", **greedy}),
+        ("/v1/chat/completions", chat),
+        ("/v1/embeddings", {"input": "A fox"}),
+        ("/v1/responses", {"input": "Hello", "temperature": 0, "max_output_tokens": 4}),
+    ]
+    bad = [
+        ("not json\n", "expected"),
+        ("[1]\n", "no JSON object"),
+        (line(5, {}, url="/v1/models"), "url: '/v1/models'; accepted: /v1/chat/completions"),
+        (line(6, {**chat, "stream": True}, url="/v1/chat/completions"), "body.stream"),
+        (line(7, {}, method="GET"), "method: 'GET'"),
+    ]
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [line(number, body, url) for number, (url, body) in enumerate(bodies)]
+    refused = line(8, {"prompt": "A fox", "temperature": -1})
+    source.write_text("".join([*lines, "\n", *(text for text, _ in bad), refused]))
+    assert main(["batch", str(source), str(target), "--model", "fables", "--threads", "1"]) == 0
+    assert "10 lines are answered, 6 of this run's with an error" in capsys.readouterr().out
+    found = answers_in(target)
+    assert [each["custom_id"] for each in found] == [
+        *(f"line-{i}" for i in range(4)),
+        None,
+        None,
+        *(f"line-{i}" for i in (5, 6, 7, 8)),
+    ]
+    server = shared_server("fables", "--threads", "1")
+    for answer, (url, body) in zip(found, bodies, strict=False):
+        assert (answer["response"]["status_code"], answer["error"]) == (200, None)
+        theirs = httpx.post(f"{server.url}{url}", json=body, timeout=PATIENCE).json()
+        assert answer["response"]["body"].keys() == theirs.keys()
+        for name in ("choices", "data"):
+            assert answer["response"]["body"].get(name) == theirs.get(name)
+    for answer, (_, message) in zip(found[4:], bad, strict=False):
+        assert answer["response"] is None
+        assert message in answer["error"]["message"]
+    assert found[-1]["response"]["status_code"] == 400
+    assert "temperature" in found[-1]["response"]["body"]["error"]["message"]
+
+
+def test_a_job_that_is_killed_continues_and_answers_each_line_once(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    count = 60
+    source.write_text(
+        "".join(line(i, {"prompt": f"{i} foxes", "max_tokens": 24, "temperature": 0}) for i in range(count))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "lightwell",
+        "run-batch",
+        "-i",
+        str(source),
+        "-o",
+        str(target),
+        "--model",
+        "fables",
+    ]
+    command += ["--max-num-seqs", "1"]
+    for _ in range(3):
+        before = target.stat().st_size if target.exists() else 0
+        job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        give_up = time.monotonic() + PATIENCE
+        while (not target.exists() or target.stat().st_size == before) and time.monotonic() < give_up:
+            os.sched_yield()
+        job.send_signal(random.choice((signal.SIGKILL, signal.SIGINT)))
+        job.wait(PATIENCE)
+    with target.open("ab") as output:  # as where a write was cut off
+        output.write(b'{"id": "batch_req_1", "custom_id": "line-')
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    assert [each["custom_id"] for each in answers_in(target)] == [f"line-{i}" for i in range(count)]
+    done = target.read_bytes()
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    assert target.read_bytes() == done
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, other, target = tmp_path / "in.jsonl", tmp_path / "other.jsonl", tmp_path / "out.jsonl"
+    source.write_text(line(1, {"prompt": "A fox", "max_tokens": 1}))
+    other.write_text(line(2, {"prompt": "A fox", "max_tokens": 1}))
+    options = ["--model", "fables", "--threads", "1"]
+    assert main(["batch", str(source), str(target), *options]) == 0
+    for files, message in (
+        ((other, target), "line 1 has the custom_id 'line-1'"),
+        ((tmp_path / "no.jsonl", target), "no.jsonl: No such file"),
+        ((source, tmp_path), "Is a directory"),
+    ):
+        capsys.readouterr()
+        assert main(["batch", *map(str, files), *options]) == 1
+        assert message in capsys.readouterr().err
