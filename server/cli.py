@@ -31,7 +31,7 @@ from lightwell.server.config.settings import Settings, SettingsError, setting_na
 from lightwell.server.lifecycle import worker_process
 from lightwell.server.observability.version import lightwell_version
 from lightwell.server.terminal.command_errors import CommandError, UsageError
-from lightwell.server.terminal.commands import add_commands
+from lightwell.server.terminal.commands import MODEL_HELP, OF_THE_MODEL, add_commands
 
 
 def build_parser() -> Parser:
@@ -73,6 +73,17 @@ def build_parser() -> Parser:
     command.add_argument("--text", metavar="FILE", required=True, help="a UTF-8 text file")
     command.add_argument("--against", metavar="MODEL", help="model with the same vocabulary, never quantised")
     command.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="largest number of tokens (4096)")
+    for name, like in (("batch", ""), ("run-batch", ", with vLLM's options")):
+        text = f"answer a file of requests in OpenAI's batch format{like}"
+        command = add(batch, name, help=text, description=f"A{text[1:]} (docs/terminal.md).")
+        for dest, role in (("input", "requests"), ("output", "answers; a job that ended early is continued")):
+            options: dict[str, Any] = {"metavar": dest.upper(), "help": f"JSONL file of {role}"}
+            if name == "batch":
+                command.add_argument(dest, **options)
+            else:
+                command.add_argument(f"-{dest[0]}", f"--{dest}-file", dest=dest, required=True, **options)
+        command.add_argument("--model", metavar="MODEL", help=f"{MODEL_HELP} (smollm2)")
+        add_flags(command, (*OF_THE_MODEL, "max_num_seqs"))
     command = add(
         kernels,
         help="show the kernels of this machine",
@@ -188,13 +199,41 @@ def perplexity(arguments: argparse.Namespace) -> str:
     """Return the perplexity of a text."""
     from pathlib import Path
 
-    from lightwell.server.terminal import perplexity as measured
+    from lightwell.server.library import perplexity as measured
 
     if arguments.max_tokens < measured.LEAST_TOKENS:
         raise UsageError(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted")
     settings = Settings.from_sources(vars(arguments), os.environ)
     found = measured.measure(settings, Path(arguments.text), arguments.against, arguments.max_tokens)
     return measured.report(*found)
+
+
+def batch(arguments: argparse.Namespace) -> str:
+    """Answer a file of requests."""
+    from pathlib import Path
+
+    from tqdm import tqdm
+
+    from lightwell.server.library.batch_file import BatchError, Progress, run_file
+    from lightwell.server.library.llm import settings_of
+
+    flags = {name: getattr(arguments, name) for name in (*OF_THE_MODEL, "max_num_seqs")}
+    settings = settings_of(arguments.model, {name: value for name, value in flags.items() if value is not None})
+    with tqdm(unit="line", smoothing=0) as bar:
+
+        def show(now: Progress) -> None:
+            if bar.total is None:
+                bar.reset(now.num_lines)
+                bar.initial = bar.n = now.num_done
+            rate = now.num_tokens / max(1e-9, bar.format_dict["elapsed"])
+            bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
+            bar.update(now.num_done - bar.n)
+
+        try:
+            found = run_file(settings, Path(arguments.input), Path(arguments.output), show)
+        except BatchError as error:
+            raise CommandError(str(error)) from error
+    return f"{found.num_done} lines are answered, {found.num_errors} of this run's with an error: {arguments.output}"
 
 
 def key(arguments: argparse.Namespace) -> str:

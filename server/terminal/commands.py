@@ -7,23 +7,22 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from lightwell.server.config.command_line import Parser, add_flags
 from lightwell.server.config.setting_names import flag_name
 from lightwell.server.config.settings import Settings
-from lightwell.server.terminal.command_errors import CommandError, UsageError
+from lightwell.server.terminal.command_errors import UsageError
 
 if TYPE_CHECKING:
     from lightwell.server.terminal.chat import Conversation
 
-_MODEL_HELP = "model folder, GGUF file, or a hub id such as org/name, as `lightwell serve` takes it"
+MODEL_HELP = "model folder, GGUF file, or a hub id such as org/name, as `lightwell serve` takes it"
 _OF_THE_HUB = ("gguf_file", "revision")
-_OF_THE_MODEL = (
+OF_THE_MODEL = (
     *_OF_THE_HUB, "chat_template", "dtype", "quantize", "device", "threads", "max_model_len", "kv_cache_memory",
 )  # fmt: skip
-"""Settings of the server that `run` and `chat` start."""
+"""Settings of the commands that load a model."""
 
 
 def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser]) -> None:
@@ -37,14 +36,12 @@ def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser])
             _add_answers(parser)
         elif name == "pull":
             add_flags(parser, _OF_THE_HUB)
-        elif name in ("batch", "run-batch"):
-            add_flags(parser, (*_OF_THE_MODEL, "max_num_seqs"))
         return parser.add_argument
 
     option = command("chat", _chat, "talk to a model in the terminal")
-    option("model", nargs="?", metavar="MODEL", help=f"{_MODEL_HELP} (smollm2)")
+    option("model", nargs="?", metavar="MODEL", help=f"{MODEL_HELP} (smollm2)")
     option = command("run", _run, "print the answer to a prompt, to which text on standard input is added")
-    option("model", metavar="MODEL", help=_MODEL_HELP)
+    option("model", metavar="MODEL", help=MODEL_HELP)
     option("prompt", nargs="?", metavar="PROMPT", help="the prompt")
     option = command("pull", _pull, "download a model from the Hugging Face hub, and print its path")
     option("model", metavar="MODEL", help="hub id such as org/name")
@@ -59,15 +56,6 @@ def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser])
     option("--max-tokens", type=_positive, default=64, metavar="N", help="most tokens of each answer (64)")
     option("--api-key", metavar="KEY", help="API key of the server (variable: OPENAI_API_KEY)")
     option("--json", action="store_true", help="write JSON")
-    text = "answer a file of requests in OpenAI's batch format"
-    option = command("batch", _batch, text)
-    option("input", metavar="INPUT", help="JSONL file of requests")
-    option("output", metavar="OUTPUT", help="JSONL file of answers; a job that ended early is continued")
-    option("--model", metavar="MODEL", help=f"{_MODEL_HELP} (smollm2)")
-    option = command("run-batch", _batch, f"{text}, with vLLM's options")
-    option("-i", "--input-file", dest="input", required=True, metavar="INPUT", help="JSONL file of requests")
-    option("-o", "--output-file", dest="output", required=True, metavar="OUTPUT", help="JSONL file of answers")
-    option("--model", metavar="MODEL", help=f"{_MODEL_HELP} (smollm2)")
     option = command("completion", lambda given: _completion(build_parser(), given.shell), "print a completion script")
     option("shell", choices=("bash", "zsh"), help="the shell that completes `lightwell` with it")
 
@@ -79,7 +67,7 @@ def _add_answers(parser: Parser) -> None:
     option("--system", metavar="TEXT", help="system prompt")
     option("--temperature", type=float, metavar="NUMBER", help="temperature; 0 is greedy (the model's default)")
     option("--max-tokens", type=_positive, metavar="N", help="most tokens of an answer")
-    add_flags(parser, _OF_THE_MODEL)
+    add_flags(parser, OF_THE_MODEL)
 
 
 def _positive(text: str) -> int:
@@ -97,7 +85,7 @@ def _conversation(arguments: argparse.Namespace) -> Iterator["Conversation"]:
     from lightwell.server.terminal.child_server import child_server
     from lightwell.server.terminal.connection import Connection
 
-    flags = {name: cast("str | None", getattr(arguments, name)) for name in _OF_THE_MODEL}
+    flags = {name: cast("str | None", getattr(arguments, name)) for name in OF_THE_MODEL}
     Settings.from_sources({name: value for name, value in flags.items() if value is not None}, {})  # checks the values
     with contextlib.ExitStack() as until_end:
         if arguments.url is not None:
@@ -129,31 +117,6 @@ def _run(arguments: argparse.Namespace) -> None:
 
     with _conversation(arguments) as conversation, contextlib.closing(conversation.answer(prompt)) as pieces:
         print_answer(pieces)
-
-
-def _batch(arguments: argparse.Namespace) -> str:
-    from tqdm import tqdm
-
-    from lightwell.server.library.batch_file import BatchError, Progress, run_file
-    from lightwell.server.library.llm import settings_of
-
-    flags = {name: getattr(arguments, name) for name in (*_OF_THE_MODEL, "max_num_seqs")}
-    settings = settings_of(arguments.model, {name: value for name, value in flags.items() if value is not None})
-    with tqdm(unit="line", smoothing=0) as bar:
-
-        def show(now: Progress) -> None:
-            if bar.total is None:
-                bar.reset(now.num_lines)
-                bar.initial = bar.n = now.num_done
-            rate = now.num_tokens / max(1e-9, bar.format_dict["elapsed"])
-            bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
-            bar.update(now.num_done - bar.n)
-
-        try:
-            found = run_file(settings, Path(arguments.input), Path(arguments.output), show)
-        except BatchError as error:
-            raise CommandError(str(error)) from error
-    return f"{found.num_done} lines are answered, {found.num_errors} of this run's with an error: {arguments.output}"
 
 
 def _pull(arguments: argparse.Namespace) -> str:
