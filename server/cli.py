@@ -73,17 +73,6 @@ def build_parser() -> Parser:
     command.add_argument("--text", metavar="FILE", required=True, help="a UTF-8 text file")
     command.add_argument("--against", metavar="MODEL", help="model with the same vocabulary, never quantised")
     command.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="largest number of tokens (4096)")
-    for name, like in (("batch", ""), ("run-batch", ", with vLLM's options")):
-        text = f"answer a file of requests in OpenAI's batch format{like}"
-        command = add(batch, name, help=text, description=f"A{text[1:]} (docs/terminal.md).")
-        for dest, role in (("input", "requests"), ("output", "answers; a job that ended early is continued")):
-            options: dict[str, Any] = {"metavar": dest.upper(), "help": f"JSONL file of {role}"}
-            if name == "batch":
-                command.add_argument(dest, **options)
-            else:
-                command.add_argument(f"-{dest[0]}", f"--{dest}-file", dest=dest, required=True, **options)
-        command.add_argument("--model", metavar="MODEL", help=f"{MODEL_HELP} (smollm2)")
-        add_flags(command, (*OF_THE_MODEL, "max_num_seqs"))
     command = add(
         kernels,
         help="show the kernels of this machine",
@@ -109,8 +98,23 @@ def build_parser() -> Parser:
         description="Check whether the `lightwell serve` in this container or on this machine is ready, at the "
         "address of its flags or variables. The exit status is 0 if it is ready, otherwise 1.",
     )
+    _add_batches(add)
     add_commands(add, build_parser)
     return parser
+
+
+def _add_batches(add: Callable[..., Parser]) -> None:
+    for name, like in (("batch", ""), ("run-batch", ", with vLLM's options")):
+        text = f"answer a file of requests in OpenAI's batch format{like}"
+        command = add(batch, name, help=text, description=f"A{text[1:]} (docs/terminal.md).")
+        for dest, role in (("input", "requests"), ("output", "answers; a job that ended early is continued")):
+            options: dict[str, Any] = {"metavar": dest.upper(), "help": f"JSONL file of {role}"}
+            if name == "batch":
+                command.add_argument(dest, **options)
+            else:
+                command.add_argument(f"-{dest[0]}", f"--{dest}-file", dest=dest, required=True, **options)
+        command.add_argument("--model", metavar="MODEL", help=f"{MODEL_HELP} (smollm2)")
+        add_flags(command, (*OF_THE_MODEL, "max_num_seqs"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
