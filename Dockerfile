@@ -23,7 +23,7 @@ RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} 
         $(test "${DEVICE}" = cuda || python3 deploy/install.py --print-torch-index "${TORCH_INDEX}") \
         --constraint constraints.txt "${TORCH_SPEC}"
 # With the extra for traces (10 MB): there is no installing it into a read-only container.
-RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*[each for each in p['dependencies'] if each != 'lightwell-client'], *p['optional-dependencies']['otel'], sep='\n')" > requirements.txt \
+RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*[each for each in p['dependencies'] if not each.startswith('lightwell-client')], *p['optional-dependencies']['otel'], sep='\n')" > requirements.txt \
     && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
 # The model that is served by default.
 COPY deploy/smollm2 deploy/smollm2

@@ -108,7 +108,7 @@ def wheels() -> tempfile.TemporaryDirectory[str]:
     built = tempfile.TemporaryDirectory()
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built.name]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*build, ".", install.MODEL], cwd=clone(Path(folder)), check=True)
+        subprocess.run([*build, ".", "./clients/python", install.MODEL], cwd=clone(Path(folder)), check=True)
     return built
 
 

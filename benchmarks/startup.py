@@ -62,7 +62,7 @@ def caches_in(folder: Path) -> dict[str, str]:
 
 def forget_bytecode() -> None:
     """Remove the bytecode, so that our own source is as in a fresh clone."""
-    for top in ("model", "server"):
+    for top in ("model", "server", "src"):
         for folder in list((ROOT / top).rglob("__pycache__")):
             shutil.rmtree(folder)
 

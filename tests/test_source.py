@@ -172,8 +172,20 @@ def test_every_library_that_is_imported_is_declared() -> None:
     assert not missing
 
 
+def test_our_packages_are_imported_by_one_name_only() -> None:
+    """From a checkout's root `import server` works as well, and would load a module twice."""
+    line = re.compile(r"^ *(?:from|import) (?:server|model)\b[. ].*", re.MULTILINE)
+    places = python_files("model", "server", "src", "tests", "benchmarks", "deploy", "clients")
+    wrong = {
+        f"{path.relative_to(ROOT)}: {found[0].strip()}"
+        for path in places
+        if (found := line.search(path.read_text(encoding="utf-8")))
+    }
+    assert not wrong
+
+
 def test_the_client_imports_nothing_of_ours() -> None:
-    ours = {"model", "server", "tests", "benchmarks"}
+    ours = {"lightwell", "model", "server", "tests", "benchmarks", "deploy"}
     knowing = {
         str(path.relative_to(ROOT)): found
         for path in python_files("clients")

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 PLACES = {
-    "pyproject.toml": r'(?<=fallback-version = ")[^"]+',
+    "pyproject.toml": r'(?:(?<=fallback-version = ")|(?<="lightwell-client>=))[^",]+',
     "clients/python/lightwell_client/_version.py": r'(?m)(?<=^__version__ = ")[^"]+',
     "deploy/kubernetes/chart/lightwell/Chart.yaml": r'(?m)(?:(?<=^version: )|(?<=^appVersion: "))[\w.]+',
     "deploy/kubernetes/plain/**/*.yaml": r'(?:(?<=app.kubernetes.io/version: ")|(?<=image: "lightwell:))[^"]+',

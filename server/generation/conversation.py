@@ -185,7 +185,7 @@ async def begin_conversation(model: ServedModel, request: ChatRequest) -> Conver
     """Start a chat, and wait for its first output: until then an error still has its own HTTP status. Errors have the
     client's names of fields.
 
-    arrival: CLOCK_MONOTONIC seconds. `server.generation.acceptance.accept` must have seen the body.
+    `accept` must have been called for the body.
     """
     with request.names.in_errors():
         job = await _job(model, request)

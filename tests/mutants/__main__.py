@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).with_name("faults.json")
@@ -72,7 +73,10 @@ def copy_tracked_files(to: Path) -> None:
 def failing_test(tree: Path, tests: Sequence[str]) -> str | None:
     """Return the first of these tests that fails, or None if all pass; `tests` are arguments of pytest."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not nightly", "-p", "no:cacheprovider", *tests]
-    running = subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # In front of an installed checkout, which has no fault.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tree / "src", tree / "clients" / "python")))}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    running = subprocess.Popen(command, cwd=tree, env=environment, **pipes)
     try:
         output, _ = running.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:

@@ -101,7 +101,7 @@ install_torch() {
   # The triton that .venv has is tried: that of an old torch knows only an old numpy.
   "$2/bin/python" -m pip uninstall --quiet --yes triton
   # Looked into last: what else the tests import is there as it is pinned.
-  .venv/bin/python -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+  .venv/bin/python -c 'import site; [print(f"import site; site.addsitedir({path!r})") for path in site.getsitepackages()]' \
     > "$("$2/bin/python" -c 'import site; print(site.getsitepackages()[0])')/of_venv.pth"
 }
 

@@ -66,7 +66,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         there.
         """
         model = accept(context, body, "/v1/lens")
-        target = read_token(model, body.target, "target") if model.config.has_head else None
+        target = read_token(model, body.target, "target")
         inspection = await begin(model, request, body, 3 if body.target is None else 5)
         layers = resolve(body.layers, model.config.num_layers + 1, "layers", "state")
         targets = () if target is None else (target.token_id,)

@@ -100,7 +100,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "limits": {
                 "max_response_bytes": model.settings.max_response_bytes,
                 "max_capture_bytes": model.capture_limit,
-                "max_body_bytes": model.settings.max_body_bytes,
+                "max_body_bytes": context.settings.max_body_bytes,
                 "max_inputs": MAX_PROMPTS,
                 "max_documents": MAX_DOCUMENTS,
                 "max_points": MAX_POINTS,

@@ -1,4 +1,4 @@
-"""The program of a rank other than 0: `python -m server.engine.tensor_parallel.rank FD PARENT`.
+"""The program of a rank other than 0: `python -m lightwell.server.engine.tensor_parallel.rank FD PARENT`.
 
 `server.engine.tensor_parallel.ranks` starts it. It follows the commands of rank 0, the process PARENT, from the pipe
 FD. First of all, it makes sure that it ends with rank 0.

@@ -231,7 +231,7 @@ async def test_leaving_ends_a_part_that_takes_seconds() -> None:
             has_ended.set()
 
     request = Request({"type": "http"}, receive)
-    look = inspection.Inspection(cast("Any", None), request, cast("Any", None), Format.JSON, [], 0.0)
+    look = inspection.Inspection(cast("Any", None), request, cast("Any", None), Format.JSON, [])
     with pytest.raises(ClientGone):
         await asyncio.wait_for(look.compute(map(endless, [0])), 60)
     assert await asyncio.to_thread(has_ended.wait, 60)

@@ -156,6 +156,34 @@ def test_generation_config_says_whether_requests_begin_from_the_models_own_setti
     assert defaults == (own if source == "auto" else SamplingDefaults())
 
 
+MAIN = """
+import multiprocessing
+import sys
+import threading
+from lightwell.command import main
+
+def tell():
+    for thread in threading.enumerate():
+        if thread.name == "read-torch":
+            thread.join()
+    print("libtorch_cpu" in open("/proc/self/maps").read(), "torch" in sys.modules, flush=True)
+
+if __name__ == "__main__":
+    tell()
+    worker = multiprocessing.get_context("spawn").Process(target=tell)
+    worker.start()
+    worker.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_worker_loads_torchs_library_beside_its_modules_and_its_parent_never_does(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(MAIN)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=600)
+    assert done.stdout.splitlines() == ["False False", "True False"], done.stderr
+
+
 NOT_IN_A_CLONE = shutil.ignore_patterns("__pycache__", "kernels.so", "kernels.dylib", "kernels.pyd")
 CONSOLE_SCRIPT = """
 import sys
