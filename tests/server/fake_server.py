@@ -37,6 +37,10 @@ async def events(handle: RequestHandle) -> AsyncIterator[bytes]:
     yield DONE
 
 
+HELD_BYTES = 1000
+"""Bytes of captures that count until the answer of /endless is sent."""
+
+
 def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
     app = FastAPI(lifespan=lifespan)
     install_error_handlers(app)
@@ -63,6 +67,7 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
                 yield bytes(1 << 18)
                 await asyncio.sleep(0)  # without this, the loop would never yield after the client has left
 
+        client.hold_capture(HELD_BYTES, request_context=RequestContext(current_record.get()))
         return StreamingResponse(pieces())
 
     @app.get("/health/live")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -215,26 +216,33 @@ CAN_TAKE_SECONDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 """Functions that compute a part of an answer, and the fields of a body with several parts."""
 
 
-async def test_leaving_ends_a_part_that_takes_seconds() -> None:
-    loop, leaves, has_ended = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+async def test_leaving_ends_parts_that_take_seconds_and_frees_their_threads() -> None:
+    """More run than there are threads for them."""
+    loop, leaves, num_running = asyncio.get_running_loop(), asyncio.Event(), Counter[str]()
 
     async def receive() -> Message:
         await leaves.wait()
         return {"type": "http.disconnect"}
 
-    def endless(part: int) -> None:
+    def look() -> inspection.Inspection:
+        request = Request({"type": "http"}, receive)
+        return inspection.Inspection(cast("Any", None), request, cast("Any", None), Format.JSON, [])
+
+    def endless(own: inspection.Inspection) -> None:
+        num_running["now"] += 1
         loop.call_soon_threadsafe(leaves.set)
         try:
-            while not has_ended.wait(0.001):
-                look.check()
+            while True:
+                own.check()
         finally:
-            has_ended.set()
+            num_running["now"] -= 1
 
-    request = Request({"type": "http"}, receive)
-    look = inspection.Inspection(cast("Any", None), request, cast("Any", None), Format.JSON, [])
-    with pytest.raises(ClientGone):
-        await asyncio.wait_for(look.compute(map(endless, [0])), 60)
-    assert await asyncio.to_thread(has_ended.wait, 60)
+    looks = [look() for _ in range(40)]
+    ends = asyncio.gather(*(each.compute(map(endless, [each])) for each in looks), return_exceptions=True)
+    assert all(isinstance(end, ClientGone) for end in await asyncio.wait_for(ends, 60))
+    leaves.clear()
+    assert await asyncio.wait_for(look().compute(["a free thread"]), 60) == ["a free thread"]
+    assert num_running["now"] == 0
 
 
 @pytest.mark.parametrize("path", CAN_TAKE_SECONDS)

@@ -4,6 +4,8 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ import pytest
 
 from lightwell.server.lifecycle.processes import bind
 from tests.server.fake_engine import CRASH_TOKEN, MISCOUNTING_TOKEN, STUCK_TOKEN, expected_tokens
+from tests.server.fake_server import HELD_BYTES
 from tests.server.lifecycle.calls import LONG, assert_nothing_left, dump, events, in_background, wait_inflight
-from tests.server.running import RunningServer, is_running, running_server, stream_lines, wait_for
-from tests.support.processes import LOOPBACK
+from tests.server.running import ROOT, RunningServer, is_running, running_server, stream_lines, wait_for
+from tests.support.processes import LOOPBACK, free_port
 
 SHORT = {"prompt": [1, 2, 3], "max_tokens": 5}
 
@@ -214,3 +217,55 @@ def test_a_worker_that_fails_just_before_it_is_ready_ends_the_server_with_the_re
         assert "is ready" not in server.output
         assert "started again" not in server.output
         server.wait_all_gone()
+
+
+class Elsewhere(RunningServer):
+    """A server with a known address, so that its output is not read."""
+
+    address = ""
+
+    @property
+    def url(self) -> str:
+        return self.address
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_full_disk_under_the_log_stops_nothing(tmp_path: Path, log_format: str) -> None:
+    port = free_port()
+    with open("/dev/full", "wb") as full:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.server.fake_server", "--port", str(port), "--log-format", log_format],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+            stdout=full,
+            stderr=full,
+            start_new_session=True,
+        )
+        server = Elsewhere(process, tmp_path / "none", tmp_path)
+        server.address = f"http://{LOOPBACK}:{port}"
+        try:
+            server.wait_ready()
+            assert answers(server)
+            kill_worker(server)
+            wait_restarts(server, 1)
+            server.wait_ready()
+            assert answers(server)
+            server.signal(signal.SIGTERM)
+            assert server.wait_exit() == 0
+        finally:
+            server.http.close()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@pytest.mark.nightly
+def test_a_client_that_reads_nothing_gives_its_captured_bytes_back() -> None:
+    with running_server("--send-timeout", "0.3") as server:
+        server.wait_ready()
+        with server.http.stream("GET", server.url + "/endless") as answer:
+            assert answer.status_code == 200
+            assert server.state()["stats"]["inflight_capture_bytes"] == HELD_BYTES
+            wait_for(lambda: not server.state()["stats"]["inflight_capture_bytes"], "the bytes are free again")
+        wait_for(lambda: "it took nothing of its answer for 0.3 s" in server.output, "the log names the client")
