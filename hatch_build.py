@@ -48,6 +48,8 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         """Build the library, and put it into the wheel."""
         if self.target_name != "wheel":
             return
+        if version == "editable" and not Path(self.root, "src", "lightwell", "server").exists():
+            raise RuntimeError("src/lightwell has no links to server and model: an editable installation needs a clone")
         _build()["find_compiler"].cache_clear()
         target = _target()
         output = Path(self.root, "model", "kernels", _build()["library_name"](target))

@@ -33,7 +33,7 @@ from lightwell.server.engine.config import EngineConfig
 from lightwell.server.engine.engine import Engine
 from lightwell.server.engine.execution.threads import use_threads
 from lightwell.server.engine.execution.warm_up import warm_up
-from lightwell.server.engine.memory.allocation_limit import freeze_garbage
+from lightwell.server.engine.memory.process_memory import freeze_garbage
 from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest
 from lightwell.server.ipc import messages
 from lightwell.server.lifecycle.worker_process import prepare_environment

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from lightwell.server.engine.memory.allocation_limit import freeze_garbage
+from lightwell.server.engine.memory.process_memory import freeze_garbage
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import build_site, listening
 from tests.support.processes import Server, serve

@@ -146,7 +146,7 @@ def serve(arguments: argparse.Namespace) -> int | None:
     for line in deprecations(settings):
         say("warning", line, settings.log_format)
 
-    gc.disable()  # as in the workers, until `server.engine.memory.allocation_limit.freeze_garbage`
+    gc.disable()  # as in the workers, until `server.engine.memory.process_memory.freeze_garbage`
     with contextlib.suppress(OSError):  # the first chat request then reports it
         shared_client().start()  # in the background, during the imports below
     try:

@@ -32,7 +32,7 @@ POLICY = (
     "scheduling.block_contents",
     "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
     "messages.sampling_params", "messages.request", "messages.outputs", "messages.base_task", "grammar",
-    "memory.memory_retry", "memory.allocation_limit", "memory.cgroups", "execution.step_cancellation",
+    "memory.memory_retry", "memory.process_memory", "memory.cgroups", "execution.step_cancellation",
 )  # fmt: skip
 
 WITHOUT_TORCH = (

@@ -27,7 +27,7 @@ from lightwell.model.sampling.device_rows import Kind
 from lightwell.server.engine.config import EngineConfig
 from lightwell.server.engine.engine import Engine
 from lightwell.server.engine.execution.cuda_graphs import StepGraphs
-from lightwell.server.engine.memory.allocation_limit import freeze_garbage
+from lightwell.server.engine.memory.process_memory import freeze_garbage
 from lightwell.server.engine.messages.request import AttentionCapture, GenerateTask
 from lightwell.server.engine.messages.sampling_params import SamplingParams
 from tests.server.engine.driving import request

@@ -7,7 +7,7 @@ from pathlib import Path
 from lightwell.server.config.setting_names import flag_name
 from lightwell.server.config.setting_types import format_bytes
 from lightwell.server.config.settings import Settings, SettingsError
-from lightwell.server.engine.memory.allocation_limit import total_host_memory
+from lightwell.server.engine.memory.process_memory import total_host_memory
 
 _MOST_THREADS = 4 * (os.cpu_count() or 1)
 """Most threads of a worker. More than one for each core is of use only to tests; more than this is a mistake."""

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from lightwell.server.config.auth.keys import Keyring, KnownKey
 from lightwell.server.config.auth.quotas import LimitReached
-from lightwell.server.engine.memory.allocation_limit import give_back_memory
+from lightwell.server.engine.memory.process_memory import give_back_memory
 from lightwell.server.generation.prompts.text_parts import naming
 from lightwell.server.http.errors import (
     ApiError,

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightwell.server.engine.memory.allocation_limit import huge_pages
+from lightwell.server.engine.memory.process_memory import huge_pages
 
 Buffer = bytes | bytearray | memoryview
 Received = bytearray | memoryview

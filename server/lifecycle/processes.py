@@ -23,8 +23,8 @@ from lightwell.server.config.devices import Places, as_text, places
 from lightwell.server.config.settings import Settings, SettingsError
 from lightwell.server.dispatch.engine_client import EngineClient
 from lightwell.server.engine.config import EngineConfig
-from lightwell.server.engine.memory.allocation_limit import free_host_memory, freeze_garbage, keep_little_memory
 from lightwell.server.engine.memory.mapped_libraries import let_go_of_libraries
+from lightwell.server.engine.memory.process_memory import free_host_memory, freeze_garbage, keep_little_memory
 from lightwell.server.http.connection_limits import SPARE_CONNECTIONS, ConnectionLimits, OnEnd, http_protocol
 from lightwell.server.lifecycle.drain import DrainServer
 from lightwell.server.lifecycle.litserve_adapter import WorkerLauncher

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from lightwell.server.engine.config import EngineConfig
-from lightwell.server.engine.memory.allocation_limit import give_back_memory
+from lightwell.server.engine.memory.process_memory import give_back_memory
 from lightwell.server.ipc import messages
 from lightwell.server.ipc.link import WorkerLink
 from lightwell.server.worker.engine_worker import load_engine, report_loading

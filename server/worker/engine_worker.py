@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, cast
 
 from lightwell.server.config.devices import bind_to_cores
 from lightwell.server.engine.config import EngineConfig
-from lightwell.server.engine.memory.allocation_limit import freeze_garbage, limit_memory
 from lightwell.server.engine.memory.mapped_libraries import let_go_of_libraries
+from lightwell.server.engine.memory.process_memory import freeze_garbage, limit_memory
 from lightwell.server.ipc import messages
 from lightwell.server.ipc.link import WorkerLink, is_listened_to
 from lightwell.server.ipc.stack_dumps import stacks_file, write_stacks_on_signal

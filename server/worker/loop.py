@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightwell.server.engine.memory.allocation_limit import give_back_memory
+from lightwell.server.engine.memory.process_memory import give_back_memory
 from lightwell.server.engine.messages.outputs import RequestOutput, StepOutput, failure_of, raise_exit
 from lightwell.server.engine.messages.request import EngineRequest
 from lightwell.server.ipc import messages

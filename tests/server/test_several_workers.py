@@ -24,8 +24,8 @@ from lightwell.model.kv_cache import KVCache
 from lightwell.server.config.devices import Places, places
 from lightwell.server.dispatch.request_context import RequestContext
 from lightwell.server.engine.config import EngineConfig
-from lightwell.server.engine.memory.allocation_limit import free_in_share
 from lightwell.server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
+from lightwell.server.engine.memory.process_memory import free_in_share
 from lightwell.server.engine.messages.outputs import RequestOutput
 from lightwell.server.engine.messages.request import EngineRequest
 from lightwell.server.ipc.messages import Ready
@@ -144,7 +144,7 @@ def test_several_workers_share_what_is_free_and_one_has_it_all(monkeypatch: pyte
 
 
 def test_a_worker_chooses_its_cache_from_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightwell.server.engine.memory.allocation_limit.free_host_memory", lambda: FREE)
+    monkeypatch.setattr("lightwell.server.engine.memory.process_memory.free_host_memory", lambda: FREE)
     model, dtype, cpu = read_config(PACKAGED), torch.bfloat16, torch.device("cpu")
     config = EngineConfig(model=PACKAGED, max_num_seqs=1 << 20)  # more contexts than fit
 

@@ -2,7 +2,7 @@
 
 import resource
 
-from lightwell.server.engine.memory.allocation_limit import data_bytes
+from lightwell.server.engine.memory.process_memory import data_bytes
 from tests.support.processes import worker_pid
 
 

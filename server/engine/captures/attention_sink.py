@@ -16,7 +16,7 @@ from lightwell.model.hooks.hooks import AttentionTap, RowSink, corner, index_of
 from lightwell.model.hooks.point_names import stack_config
 from lightwell.server.engine.captures.sink import Sink
 from lightwell.server.engine.captures.window import Positions, Window, seen_keys
-from lightwell.server.engine.memory.allocation_limit import own_memory
+from lightwell.server.engine.memory.process_memory import own_memory
 from lightwell.server.engine.messages.base_task import Stage
 from lightwell.server.engine.messages.outputs import Array
 from lightwell.server.engine.messages.request import AttentionCapture, Part

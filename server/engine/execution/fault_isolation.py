@@ -13,7 +13,7 @@ from lightwell.server.engine.captures.request_captures import RequestCaptures
 from lightwell.server.engine.execution.model_runner import ModelRunner
 from lightwell.server.engine.execution.step_cancellation import StepCancelled
 from lightwell.server.engine.execution.step_result import StepResult
-from lightwell.server.engine.memory.allocation_limit import give_back_memory, reserve
+from lightwell.server.engine.memory.process_memory import give_back_memory, reserve
 from lightwell.server.engine.messages.outputs import Failure, failure_of, raise_exit
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.sequence import Sequence, SequenceStatus

@@ -14,7 +14,7 @@ from lightwell.model.kernels.library import num_threads
 from lightwell.model.kv_cache import KVCache
 from lightwell.model.network.transformer import Transformer
 from lightwell.model.sampling.row_search import largest
-from lightwell.server.engine.memory.allocation_limit import give_back_memory
+from lightwell.server.engine.memory.process_memory import give_back_memory
 from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK
 
 _PROMPT = 96

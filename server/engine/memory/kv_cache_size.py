@@ -6,8 +6,8 @@ from lightwell.model.checkpoint.folder import ModelLoadError
 from lightwell.model.config import ModelConfig
 from lightwell.model.kv_cache import KVCache
 from lightwell.server.engine.config import EngineConfig
-from lightwell.server.engine.memory.allocation_limit import data_bytes, free_in_share
 from lightwell.server.engine.memory.card_memory import CardUse, as_size
+from lightwell.server.engine.memory.process_memory import data_bytes, free_in_share
 
 CPU_SHARE = 0.4
 """Share of the free memory after loading for the KV cache; the rest is for activations, captures and other

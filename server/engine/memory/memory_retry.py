@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from lightwell.server.engine.memory.allocation_limit import give_back_memory, reserve
+from lightwell.server.engine.memory.process_memory import give_back_memory, reserve
 from lightwell.server.engine.messages.outputs import Failure, RequestOutput
 from lightwell.server.engine.messages.request import EngineRequest
 

@@ -1,1 +1,1 @@
-"""Messages between the API process and its workers: requests with tasks and parameters, and outputs."""
+"""Requests, tasks and outputs of the engine, as plain data that crosses between processes."""

@@ -9,7 +9,7 @@ from lightwell.model.checkpoint.folder import one_line
 from lightwell.model.ranks.commands import Follower, Load
 from lightwell.model.sharding.group import Group
 from lightwell.server.engine.execution.threads import use_threads
-from lightwell.server.engine.memory.allocation_limit import freeze_garbage, give_back_memory, limit_memory
+from lightwell.server.engine.memory.process_memory import freeze_garbage, give_back_memory, limit_memory
 from lightwell.server.engine.tensor_parallel.device_steps import DeviceFollower
 from lightwell.server.engine.tensor_parallel.ranks import Settle, Setup
 

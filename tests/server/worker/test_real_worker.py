@@ -15,7 +15,7 @@ import pytest
 
 from lightwell.model.checkpoint.folder import PACKAGED
 from lightwell.model.kernels import library
-from lightwell.server.engine.memory.allocation_limit import data_bytes
+from lightwell.server.engine.memory.process_memory import data_bytes
 from tests.server.running import RunningServer, running_server, wait_for
 from tests.support.processes import descendants, proportional_bytes, worker_pid
 from tests.support.wire import samples

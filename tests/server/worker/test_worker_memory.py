@@ -12,7 +12,7 @@ import pytest
 from lightwell.server.config.settings import Settings
 from lightwell.server.dispatch.admission import STEP_MEMORY, capture_limit
 from lightwell.server.dispatch.engine_client import EngineClient
-from lightwell.server.engine.memory.allocation_limit import _status_bytes, free_in_share, limit_memory
+from lightwell.server.engine.memory.process_memory import _status_bytes, free_in_share, limit_memory
 from lightwell.server.ipc.messages import Ready
 from tests.server import fake_client
 from tests.server.fake_client import FakeEngine
@@ -54,7 +54,7 @@ def test_a_limit_that_is_used_up_by_the_model_is_refused(monkeypatch: pytest.Mon
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(ValueError, match=r"^--worker-memory 1 \(bytes\) is not enough: \d+ are needed"):
         limit_memory(1)
-    monkeypatch.setattr("lightwell.server.engine.memory.allocation_limit.free_host_memory", lambda: 0)
+    monkeypatch.setattr("lightwell.server.engine.memory.process_memory.free_host_memory", lambda: 0)
     with pytest.raises(ValueError, match=r"^the model and its KV cache take \d+ MiB.*set a smaller --kv-cache-memory$"):
         limit_memory(None)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
@@ -62,7 +62,7 @@ def test_a_limit_that_is_used_up_by_the_model_is_refused(monkeypatch: pytest.Mon
 
 BEYOND_THE_LIMIT = """
 import mmap
-from lightwell.server.engine.memory.allocation_limit import data_bytes, limit_memory, reserve
+from lightwell.server.engine.memory.process_memory import data_bytes, limit_memory, reserve
 
 room = limit_memory(data_bytes() + (64 << 20))
 held = mmap.mmap(-1, room - (1 << 20), flags=mmap.MAP_PRIVATE)
@@ -95,7 +95,7 @@ def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     free = 1 << 40  # fixed: the real free memory changes meanwhile
-    monkeypatch.setattr("lightwell.server.engine.memory.allocation_limit.free_host_memory", lambda: free)
+    monkeypatch.setattr("lightwell.server.engine.memory.process_memory.free_host_memory", lambda: free)
     assert free_in_share(None) == free
     assert free_in_share(1 << 60) == free
     assert free_in_share(1 << 10) == 0, "more is taken already"

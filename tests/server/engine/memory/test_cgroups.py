@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lightwell.server.engine.memory.allocation_limit import free_host_memory, total_host_memory
 from lightwell.server.engine.memory.cgroups import cpu_quota, free_memory, memory_limit, within_quota
+from lightwell.server.engine.memory.process_memory import free_host_memory, total_host_memory
 
 V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = (

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 FREED = """
 from concurrent.futures import ThreadPoolExecutor
-from lightwell.server.engine.memory.allocation_limit import give_back_memory, keep_little_memory
+from lightwell.server.engine.memory.process_memory import give_back_memory, keep_little_memory
 
 def resident():
     with open("/proc/self/statm") as file:

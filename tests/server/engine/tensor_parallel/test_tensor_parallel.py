@@ -262,7 +262,7 @@ def test_a_server_tells_what_one_process_would_and_outlives_its_ranks(server: Ru
     expected = expected_text(server)
     assert text_of(server) == expected
     (lost,) = ranks_of(server)
-    assert "worker-0-rank-1 lightwell.server.engine.memory.allocation_limit: the worker has taken" in server.output
+    assert "worker-0-rank-1 lightwell.server.engine.memory.process_memory: the worker has taken" in server.output
     limits = [resource.prlimit(pid, resource.RLIMIT_DATA)[0] for pid in (worker_of(lost), lost)]
     assert 0 < max(limits) < 1.5 * min(limits), "what is free is shared out"
     long = {**BODY, "max_tokens": 480, "stream": True}
