@@ -1,5 +1,6 @@
-"""Memory limit of a worker: an allocation beyond it fails, and with it one request, before the kernel's OOM killer ends
-all of them. Linux only.
+"""Memory of this process and of the machine: measurement, limit and release. Linux only.
+
+Beyond a worker's limit an allocation fails, and with it one request, before the kernel's OOM killer ends all of them.
 """
 
 import contextlib

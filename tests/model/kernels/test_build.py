@@ -202,6 +202,9 @@ class TestWheel:
         assert data["tag"].startswith("py3-none-")
         assert data["tag"].endswith(("x86_64", "aarch64", "arm64"))
         assert not data["pure_python"]
+        with pytest.raises(RuntimeError, match="needs a clone"):
+            self.hook(tmp_path).initialize("editable", {"artifacts": [], "force_include": {}})
+        (tmp_path / "src" / "lightwell" / "server").mkdir(parents=True)
         self.hook(tmp_path).initialize("editable", {"artifacts": [], "force_include": {}})
         assert built[1][2] == build.own_levels()
 
