@@ -231,7 +231,10 @@ def batch(arguments: argparse.Namespace) -> str:
                 bar.initial = bar.n = now.num_done
             rate = now.num_tokens / max(1e-9, bar.format_dict["elapsed"])
             bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
-            bar.update(now.num_done - bar.n)
+            try:
+                bar.update(now.num_done - bar.n)
+            except OSError:  # nobody reads it
+                bar.disable = True
 
         try:
             found = run_file(settings, Path(arguments.input), Path(arguments.output), show)

@@ -30,8 +30,7 @@ class WorkerLink:
         self._inbox: list[Frame] = []
         self._outbox: deque[memoryview] = deque()
         self._changed = threading.Condition()
-        self._lost = False
-        # Never closed: a thread may still call `wake` after the link's end, and the process ends soon.
+        self._lost = self._is_closed = False
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
@@ -88,7 +87,9 @@ class WorkerLink:
 
     def wake(self) -> None:
         """Make the current `poll` return now, or the next one at once. May be called from any thread."""
-        os.eventfd_write(self._woken, 1)
+        with self._changed:
+            if not self._is_closed:
+                os.eventfd_write(self._woken, 1)
 
     def send(self, header: bytes, buffers: Sequence[Buffer] = ()) -> None:
         """Send a frame; the sender thread sends the bytes that the socket does not take at once.
@@ -131,7 +132,9 @@ class WorkerLink:
 
     def close(self) -> None:
         with self._changed:
-            self._lost = True
+            if not self._is_closed:
+                os.close(self._woken)
+            self._lost = self._is_closed = True
             self._changed.notify_all()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -6,18 +6,21 @@ any moment, and each request has exactly one answer.
 
 import asyncio
 import contextlib
+import fcntl
+import itertools
 import os
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 
 from lightwell.server.config.settings import Settings
-from lightwell.server.lifecycle.in_process import Application, RequestHead
+from lightwell.server.lifecycle.in_process import Application, Exchange, RequestHead
 
 PATHS = (
     "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank", "/v1/score",
@@ -26,7 +29,11 @@ PATHS = (
 """Routes that a line may name."""
 MAX_LINE = 32 << 20
 """Most bytes of a line of the input, as of a request's body."""
-_UNAVAILABLE = 503
+_ID = "batch_req_"
+_ID_TYPES = (str, int, float)
+_CONTENT_TYPE = (b"content-type", b"application/json")
+_PAUSE = 0.05
+"""Seconds until a request is sent again that found no room."""
 
 
 class BatchError(RuntimeError):
@@ -50,82 +57,107 @@ class Progress:
 def run_file(settings: Settings, source: Path, target: Path, report: Callable[[Progress], None]) -> Progress:
     """Load the model, and answer the requests that have no answer yet. `report` is called after each.
 
-    Raises BatchError for files that cannot be read or written, and for an output of another input, and ValueErrors of
-    one line for a model that cannot be served.
+    Raises BatchError for files that cannot be used, and for an output of another input, and ValueErrors of one line
+    for a model that cannot be served.
     """
-    together = 4 * settings.max_num_seqs
-    try:
-        progress = Progress(sum(1 for _ in _lines(source)))
-        with target.open("ab+") as output:
+    with contextlib.ExitStack() as until_end:
+        with _named_errors(source):
+            if not source.is_file():
+                raise BatchError(f"{source}: a file is accepted; it is read twice")
+            progress = Progress(sum(1 for _ in _lines(source)))
+        with _named_errors(target):
+            output = until_end.enter_context(target.open("ab+"))
+            if source.samefile(target):
+                raise BatchError(f"{target} is the input; another file is accepted as the output")
+            try:
+                fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BatchError(f"{target}: another job writes to it") from None
             progress.num_done = _continue(output, source)
-            with contextlib.closing(Application(settings)) as application:
-                report(progress)
-                running = application.call(_run(application, source, output, progress, together, report))
-                try:
-                    running.result()
-                except BaseException:
-                    running.cancel()
-                    raise
-    except OSError as error:
-        raise BatchError(f"{error.filename or target}: {error.strerror}") from error
+        application = until_end.enter_context(contextlib.closing(Application(settings)))
+        report(progress)
+        with _named_errors(target):
+            application.result(_Job(application, output, progress, report).run(source, 4 * settings.max_num_seqs))
     return progress
 
 
-async def _run(
-    application: Application,
-    source: Path,
-    output: BinaryIO,
-    progress: Progress,
-    together: int,
-    report: Callable[[Progress], None],
-) -> None:
-    waiting: deque[asyncio.Task[bytes]] = deque()
+@contextlib.contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
     try:
-        for number, line in enumerate(_lines(source)):
-            if number < progress.num_done:
-                continue
-            if len(waiting) == together:
-                await _write(waiting.popleft(), output, progress, report)
-            waiting.append(asyncio.create_task(_answer(application, line, progress)))
-        while waiting:
-            await _write(waiting.popleft(), output, progress, report)
-    finally:
-        for task in waiting:
-            task.cancel()
+        yield
+    except OSError as error:
+        raise BatchError(f"{error.filename or path}: {error.strerror or error}") from error
 
 
-async def _write(
-    task: "asyncio.Task[bytes]", output: BinaryIO, progress: Progress, report: Callable[[Progress], None]
-) -> None:
-    output.write(await task)
-    output.flush()
-    progress.num_done += 1
-    report(progress)
+class _Job:
+    """One run over a file. All methods run in the thread of the routes."""
 
+    def __init__(
+        self, application: Application, output: BinaryIO, progress: Progress, report: Callable[[Progress], None]
+    ) -> None:
+        self._application = application
+        self._output = output
+        self._progress = progress
+        self._report = report
+        self._waiting: deque[tuple[int, asyncio.Task[bytes]]] = deque()
+        self._num_bytes = 0
+        """Bytes of the lines that are not answered yet."""
 
-async def _answer(application: Application, line: bytes, progress: Progress) -> bytes:
-    """Return the line of the output. Raises BatchError if the engine has ended."""
-    answer: dict[str, Any] = {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": None, "response": None, "error": None}
-    try:
-        request = _read(line)
-        answer["custom_id"] = request.get("custom_id")
-        path, body = _checked(request)
-    except ValueError as error:
-        progress.num_errors += 1
-        answer["error"] = {"code": "invalid_request", "message": str(error)}
-        return orjson.dumps(answer) + b"\n"
-    head = RequestHead("POST", path, path.encode(), b"", [(b"content-type", b"application/json")])
-    exchange = await application.open(head, orjson.dumps(body))
-    content = b"".join([piece async for piece in exchange])
-    headers = dict(exchange.headers)
-    if exchange.status == _UNAVAILABLE:
-        raise BatchError(f"the engine cannot answer any more: {content[:200].decode(errors='replace')}")
-    progress.num_errors += exchange.status >= 400
-    written = orjson.loads(content)
-    progress.num_tokens += _num_tokens(written)
-    request_id = headers.get(b"x-request-id", b"").decode()
-    answer["response"] = {"status_code": exchange.status, "request_id": request_id, "body": written}
-    return orjson.dumps(answer) + b"\n"
+    async def run(self, source: Path, together: int) -> None:
+        """Answer the lines that have no answer; at most `together` of them run at a time."""
+        begin = self._progress.num_done
+        try:
+            for line in itertools.islice(_lines(source), begin, None):
+                while self._waiting and (len(self._waiting) >= together or self._num_bytes > MAX_LINE):
+                    await self._write_next()
+                self._num_bytes += len(line)
+                self._waiting.append((len(line), asyncio.create_task(self._answer(line))))
+            while self._waiting:
+                await self._write_next()
+        finally:
+            for _, task in self._waiting:
+                task.cancel()
+
+    async def _write_next(self) -> None:
+        size, task = self._waiting[0]
+        self._output.write(await task)
+        self._output.flush()
+        self._waiting.popleft()
+        self._num_bytes -= size
+        self._progress.num_done += 1
+        self._report(self._progress)
+
+    async def _answer(self, line: bytes) -> bytes:
+        """Return the line of the output. Raises BatchError if the engine has ended."""
+        answer: dict[str, Any] = {
+            "id": f"{_ID}{uuid.uuid4().hex}", "custom_id": None, "response": None, "error": None
+        }  # fmt: skip
+        try:
+            request = _read(line)
+            answer["custom_id"] = request.get("custom_id")
+            path, body = _checked(request)
+            answer["response"] = await self._response(path, orjson.dumps(body))
+            return orjson.dumps(answer) + b"\n"
+        except (ValueError, TypeError) as error:  # orjson's errors are of both kinds
+            self._progress.num_errors += 1
+            answer |= {"response": None, "error": {"code": "invalid_request", "message": str(error)}}
+            return orjson.dumps(answer) + b"\n"
+
+    async def _response(self, path: str, body: bytes) -> dict[str, Any]:
+        while True:
+            exchange = Exchange(RequestHead("POST", path, path.encode(), b"", [_CONTENT_TYPE]), body)
+            await self._application.begin(exchange)
+            content = b"".join([piece async for piece in exchange])
+            if exchange.status != HTTPStatus.TOO_MANY_REQUESTS:
+                break
+            await asyncio.sleep(_PAUSE)  # other lines of this job are in its way
+        if exchange.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise BatchError(f"the engine cannot answer any more: {content[:200].decode(errors='replace')}")
+        written = orjson.loads(content)
+        self._progress.num_errors += exchange.status >= HTTPStatus.BAD_REQUEST
+        self._progress.num_tokens += _num_tokens(written)
+        request_id = dict(exchange.headers).get(b"x-request-id", b"").decode()
+        return {"status_code": exchange.status, "request_id": request_id, "body": written}
 
 
 def _read(line: bytes) -> dict[str, Any]:
@@ -134,6 +166,9 @@ def _read(line: bytes) -> dict[str, Any]:
     request = orjson.loads(line)
     if not isinstance(request, dict):
         raise ValueError("the line is no JSON object")
+    custom_id = request.get("custom_id")
+    if custom_id is not None and not isinstance(custom_id, _ID_TYPES):
+        raise ValueError("custom_id: a string or a number is accepted")
     return request
 
 
@@ -171,27 +206,31 @@ def _lines(source: Path) -> Iterator[bytes]:
 
 
 def _continue(output: BinaryIO, source: Path) -> int:
-    """Return the number of answers in the output, after removing one that an interrupted write left incomplete."""
+    """Return the number of answers in the output, after removing one that an interrupted write left incomplete. Raises
+    BatchError for an output that holds anything but the answers of this input.
+    """
     output.seek(0)
-    num_lines, end, last = 0, 0, b""
-    for line in output:
+    num_lines, end, begin = 0, 0, f'{{"id":"{_ID}'.encode()
+    asked = _lines(source)
+    while line := output.readline():
+        request = next(asked, None)
+        is_answer = line.startswith(begin[: len(line)]) and request is not None
+        if not is_answer or (line.endswith(b"\n") and _custom_id(request or b"") != _custom_id(line)):
+            raise BatchError(
+                f"{output.name}: line {num_lines + 1} does not answer that line of {source}; an output of the same "
+                "input, or a new file, is accepted"
+            )
         if not line.endswith(b"\n"):
             break
-        num_lines, end, last = num_lines + 1, end + len(line), line
+        num_lines, end = num_lines + 1, end + len(line)
     output.truncate(end)
     output.seek(0, os.SEEK_END)
-    if num_lines:
-        asked = next((line for number, line in enumerate(_lines(source), 1) if number == num_lines), b"")
-        if _custom_id(asked) != _custom_id(last):
-            raise BatchError(
-                f"{output.name}: line {num_lines} has the custom_id {_custom_id(last)!r:.100}, and that line of "
-                f"{source} has {_custom_id(asked)!r:.100}; an output of the same input, or a new file, is accepted"
-            )
     return num_lines
 
 
 def _custom_id(line: bytes) -> Any:
     try:
-        return orjson.loads(line).get("custom_id")
+        found = orjson.loads(line).get("custom_id")
     except (ValueError, AttributeError):
         return None
+    return found if isinstance(found, _ID_TYPES) else None

@@ -4,9 +4,10 @@ vLLM's names.
 
 import asyncio
 import contextlib
+import os
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -31,7 +32,10 @@ _IGNORED = ("enforce_eager", "runner", "trust_remote_code", "disable_log_stats",
 """vLLM's settings without a counterpart."""
 _SHOWN_FROM = 11
 """Least number of prompts with a progress bar."""
-_UNLIMITED = {"max_queue_time": "0", "request_timeout": "0", "load_timeout": "0", "worker_timeout": "1000000"}
+_UNLIMITED = {
+    "max_queue_time": "0", "request_timeout": "0", "load_timeout": "0", "worker_timeout": "1000000",
+    "max_num_queued_requests": "1000000000", "max_num_queued_tokens": "1000000000000", "max_kv_demand": "1000000",
+}  # fmt: skip
 """Defaults of the settings that protect a server from its clients."""
 _MAX_TOKENS = 16
 """vLLM's default of `max_tokens`, for chats too."""
@@ -52,6 +56,11 @@ class SamplingParams(SimpleNamespace):
             raise TypeError(f"SamplingParams has no {name!r}{did_you_mean(name, self._NAMES)}; accepted: {accepted}")
         super().__init__(**options)
 
+    def __getattr__(self, name: str) -> None:
+        """Return None for an option that was not given. Raises AttributeError for another name."""
+        if name not in self._NAMES:
+            raise AttributeError(f"SamplingParams has no {name!r}")
+
 
 Sampling = SamplingParams | Sequence[SamplingParams] | None
 
@@ -59,10 +68,10 @@ Sampling = SamplingParams | Sequence[SamplingParams] | None
 class _Batches:
     """Runs one request for each of many prompts, over an asynchronous client of the application."""
 
-    def __init__(self, model: str | None, settings: Mapping[str, Any]) -> None:
+    def __init__(self, model: str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> None:
         read = settings_of(model, settings)
         self.application = Application(read)
-        weakref.finalize(self, self.application.close)  # also at the end of the program
+        weakref.finalize(self, self.application.close)  # at the end of the program, too
         self._max_together = 2 * read.max_num_seqs
         transport = AsyncLocalTransport(self.application)
         self._client = AsyncClient(
@@ -77,10 +86,10 @@ class _Batches:
     async def generate(
         self, prompts: Any, sampling: Sampling, options: Mapping[str, Any], use_tqdm: bool
     ) -> list[Completion]:
-        adds = options.get("add_special_tokens", True)
 
         async def one(prompt: str | Sequence[int], chosen: Mapping[str, Any]) -> Completion:
             answer = await self._client.generate(prompt, **chosen)
+            adds = chosen.get("add_special_tokens", True)
             ids = self.application.tokenizer.encode(prompt, adds).ids if isinstance(prompt, str) else list(prompt)
             text = prompt if isinstance(prompt, str) else self.application.tokenizer.decode(prompt, False)
             return answer.model_copy(update={"prompt": text, "prompt_token_ids": ids})
@@ -90,11 +99,11 @@ class _Batches:
     async def chat(
         self, messages: Any, sampling: Sampling, options: Mapping[str, Any], use_tqdm: bool
     ) -> list[ChatCompletion]:
-        is_one = isinstance(messages, str) or (len(messages) > 0 and isinstance(messages[0], Mapping))
-        shared = {name: value for name, value in options.items() if name in TokenizeOptions.__annotations__}
+        is_one = isinstance(messages, str) or (len(messages) > 0 and not isinstance(messages[0], list | tuple))
 
         async def one(conversation: Any, chosen: Mapping[str, Any]) -> ChatCompletion:
             answer = await self._client.chat(conversation, **chosen)
+            shared = {name: value for name, value in chosen.items() if name in TokenizeOptions.__annotations__}
             ids = (await self._client.tokenize(as_messages(conversation), **shared)).ids
             return answer.model_copy(
                 update={"prompt": self.application.tokenizer.decode(ids, False), "prompt_token_ids": ids}
@@ -115,18 +124,19 @@ class _Batches:
         if len(each) != len(prompts):
             raise ValueError(f"sampling_params: {len(each)} for {len(prompts)} prompts; one, or one each is accepted")
         places = asyncio.Semaphore(self._max_together)
-        with _progress(len(prompts), use_tqdm) as bar:
+        with _progress(len(prompts), use_tqdm) as advance:
 
             async def run(number: int) -> R:
                 own = each[number]
                 chosen = {"max_tokens": _MAX_TOKENS} | ({} if own is None else vars(own)) | dict(options)
+                chosen = {name: value for name, value in chosen.items() if value is not None}
                 try:
                     async with places:
                         answer = await one(prompts[number], {**chosen, "return_token_ids": True})
                 except LightwellError as error:
                     error.add_note(f"It is the error of prompt {number} of {len(prompts)}.")
                     raise
-                bar.update()
+                advance()
                 return answer
 
             tasks = [asyncio.ensure_future(run(number)) for number in range(len(prompts))]
@@ -148,7 +158,7 @@ class LLM(Client):
     safe to share between threads. `close()`, or the end of a `with` block, frees the memory.
     """
 
-    def __init__(self, model: str | None = None, **settings: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         """Load a model: a folder, a GGUF file, a hub id or a built-in name; None is the default model.
 
         settings: by the names of the flags of `lightwell serve`, with underscores: dtype, quantize, max_model_len,
@@ -166,38 +176,30 @@ class LLM(Client):
         return self._batches.application.tokenizer
 
     def generate(  # type: ignore[override]  # a list, as vLLM returns it
-        self, prompts: Any, sampling_params: Sampling = None, *, use_tqdm: bool = True, **options: Any
+        self, prompts: Any, sampling_params: Sampling = None, use_tqdm: bool = True, **options: Any
     ) -> list[Completion]:
         """Continue one or many texts. prompts: a text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, or a
         list of these. options: of the client's `generate`; they precede `sampling_params`, one for all or one each.
 
         Raises LightwellError, and ValueError for another number of `sampling_params`.
         """
-        return self._wait(self._batches.generate(prompts, sampling_params, options, use_tqdm))
+        return self._batches.application.result(self._batches.generate(prompts, sampling_params, options, use_tqdm))
 
     def chat(  # type: ignore[override]  # a list, as vLLM returns it
-        self, messages: Any, sampling_params: Sampling = None, *, use_tqdm: bool = True, **options: Any
+        self, messages: Any, sampling_params: Sampling = None, use_tqdm: bool = True, **options: Any
     ) -> list[ChatCompletion]:
         """Answer one or many conversations. messages: a text, a list of messages, or a list of such lists.
 
         Raises as `generate`.
         """
-        return self._wait(self._batches.chat(messages, sampling_params, options, use_tqdm))
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._batches.application.call(work)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # an interrupt of this thread ends the requests
-            raise
+        return self._batches.application.result(self._batches.chat(messages, sampling_params, options, use_tqdm))
 
     def __repr__(self) -> str:
         return f"LLM({self._batches.application.name!r})"
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return the sampling parameters of the model's own files."""
-        return self._wait(self._batches.defaults())
+        return self._batches.application.result(self._batches.defaults())
 
     def close(self) -> None:
         """End running requests, and free the memory. A second call does nothing."""
@@ -207,7 +209,7 @@ class LLM(Client):
 class AsyncLLM(AsyncClient):
     """`LLM` for asyncio: the same arguments, the same methods, awaited."""
 
-    def __init__(self, model: str | None = None, **settings: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         """Load a model, as `LLM` does; the event loop waits meanwhile."""
         self._batches = _Batches(model, settings)
         transport = AsyncLocalTransport(self._batches.application)
@@ -219,13 +221,13 @@ class AsyncLLM(AsyncClient):
         return self._batches.application.tokenizer
 
     async def generate(  # type: ignore[override]
-        self, prompts: Any, sampling_params: Sampling = None, *, use_tqdm: bool = True, **options: Any
+        self, prompts: Any, sampling_params: Sampling = None, use_tqdm: bool = True, **options: Any
     ) -> list[Completion]:
         """Continue one or many texts, as `LLM.generate`."""
         return await self._batches.generate(prompts, sampling_params, options, use_tqdm)
 
     async def chat(  # type: ignore[override]
-        self, messages: Any, sampling_params: Sampling = None, *, use_tqdm: bool = True, **options: Any
+        self, messages: Any, sampling_params: Sampling = None, use_tqdm: bool = True, **options: Any
     ) -> list[ChatCompletion]:
         """Answer one or many conversations, as `LLM.chat`."""
         return await self._batches.chat(messages, sampling_params, options, use_tqdm)
@@ -242,15 +244,15 @@ class AsyncLLM(AsyncClient):
         await asyncio.to_thread(self._batches.application.close)
 
 
-def settings_of(model: str | None, settings: Mapping[str, Any]) -> Settings:
+def settings_of(model: str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> Settings:
     """Return the settings. Raises TypeError for an unknown name, and SettingsError for a wrong value."""
-    flags: dict[str, Any] = {"model": model, **_UNLIMITED}
+    flags: dict[str, Any] = {"model": None if model is None else str(model), **_UNLIMITED}
     for given, value in settings.items():
         name = _OTHER_NAMES.get(given, given)
         if name in _IGNORED:
             if name == "trust_remote_code" and value:
                 raise ValueError("trust_remote_code: False is accepted; Lightwell runs no code of models")
-            warnings.warn(f"{given} has no effect here", stacklevel=3)
+            warnings.warn(f"{given} has no effect here", stacklevel=4)
         elif name not in setting_names():
             raise TypeError(f"LLM has no setting {given!r}{did_you_mean(given, setting_names())}")
         elif isinstance(value, list | tuple):
@@ -262,22 +264,34 @@ def settings_of(model: str | None, settings: Mapping[str, Any]) -> Settings:
 
 def prompts_of(prompts: Any) -> list[Any]:
     """Return each prompt as a text or token ids. Raises TypeError."""
+    if hasattr(prompts, "tolist"):  # an array
+        prompts = prompts.tolist()
     if isinstance(prompts, str | Mapping) or (len(prompts) > 0 and isinstance(prompts[0], int)):
         return prompts_of([prompts])
     found = []
     for prompt in prompts:
         if isinstance(prompt, Mapping):
-            if len(prompt.keys() & {"prompt", "prompt_token_ids"}) != 1:
-                raise TypeError(f'prompts: {prompt!r:.200} needs one of "prompt" and "prompt_token_ids"')
-            prompt = prompt.get("prompt", prompt.get("prompt_token_ids"))
+            if not prompt.keys() & {"prompt", "prompt_token_ids"}:
+                raise TypeError(f'prompts: {prompt!r:.200} needs "prompt" or "prompt_token_ids"')
+            prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
         found.append(prompt)
     return found
 
 
 @contextlib.contextmanager
-def _progress(total: int, is_wanted: bool) -> Iterator[Any]:
-    """Yield a progress bar on stderr, hidden for few prompts."""
+def _progress(total: int, is_wanted: bool) -> Iterator[Callable[[], None]]:
+    """Yield a function that moves a progress bar on stderr by one; for few prompts there is none."""
     from tqdm.auto import tqdm
 
-    with tqdm(total=total, desc="prompts", disable=not is_wanted or total < _SHOWN_FROM, unit="") as bar:
-        yield bar
+    if not is_wanted or total < _SHOWN_FROM:
+        yield lambda: None
+        return
+    with contextlib.suppress(OSError), tqdm(total=total, desc="prompts", unit="") as bar:
+
+        def advance() -> None:
+            try:
+                bar.update()
+            except OSError:  # nobody reads it
+                bar.disable = True
+
+        yield advance

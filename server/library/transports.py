@@ -1,27 +1,20 @@
 """httpx transports to the routes of this process: the Python client sends to them as to a server."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 import httpx
 
-from lightwell.server.lifecycle.in_process import Application, Exchange, RequestHead
+from lightwell.server.lifecycle.in_process import CLOSED, Application, Exchange, RequestHead
 
 T = TypeVar("T")
 
 
-def _head_of(request: httpx.Request) -> RequestHead:
+def _exchange_of(request: httpx.Request, body: bytes) -> Exchange:
     url = request.url
-    return RequestHead(
-        request.method,
-        url.path,
-        url.raw_path.partition(b"?")[0],
-        url.query,
-        [(name.lower(), value) for name, value in request.headers.raw],
-    )
+    headers = [(name.lower(), value) for name, value in request.headers.raw]
+    return Exchange(RequestHead(request.method, url.path, url.raw_path.partition(b"?")[0], url.query, headers), body)
 
 
 class LocalTransport(httpx.BaseTransport):
@@ -31,32 +24,29 @@ class LocalTransport(httpx.BaseTransport):
         self._application = application
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        exchange = self._wait(self._application.open(_head_of(request), request.read()))
-        return httpx.Response(exchange.status, headers=exchange.headers, stream=_Body(self, exchange))
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of work in the routes' thread, which an interrupt of this thread cancels."""
-        future: Future[T] = self._application.call(work)
+        exchange = _exchange_of(request, request.read())
         try:
-            return future.result()
-        except CancelledError:
-            raise httpx.ReadError("the LLM was closed") from None
+            self._application.result(self._application.begin(exchange))
         except BaseException:
-            future.cancel()
+            self._application.leave(exchange)
             raise
+        return httpx.Response(exchange.status, headers=exchange.headers, stream=_Body(self._application, exchange))
 
 
 class _Body(httpx.SyncByteStream):
-    def __init__(self, transport: LocalTransport, exchange: Exchange) -> None:
-        self._transport = transport
+    def __init__(self, application: Application, exchange: Exchange) -> None:
+        self._application = application
         self._exchange = exchange
 
     def __iter__(self) -> Iterator[bytes]:
-        while chunk := self._transport._wait(self._exchange.read()):
-            yield chunk
+        try:
+            while chunk := self._application.result(self._exchange.read()):
+                yield chunk
+        except ConnectionError as error:
+            raise httpx.ReadError(str(error)) from error
 
     def close(self) -> None:
-        _leave(self._transport._application, self._exchange)
+        self._application.leave(self._exchange)
 
 
 class AsyncLocalTransport(httpx.AsyncBaseTransport):
@@ -66,8 +56,12 @@ class AsyncLocalTransport(httpx.AsyncBaseTransport):
         self._application = application
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        opening = self._application.call(self._application.open(_head_of(request), await request.aread()))
-        exchange = await asyncio.wrap_future(opening)
+        exchange = _exchange_of(request, await request.aread())
+        try:
+            await _result(self._application, self._application.begin(exchange))
+        except BaseException:
+            self._application.leave(exchange)
+            raise
         return httpx.Response(exchange.status, headers=exchange.headers, stream=_AsyncBody(self._application, exchange))
 
 
@@ -77,16 +71,21 @@ class _AsyncBody(httpx.AsyncByteStream):
         self._exchange = exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while chunk := await asyncio.wrap_future(self._application.call(self._exchange.read())):
-            yield chunk
+        try:
+            while chunk := await _result(self._application, self._exchange.read()):
+                yield chunk
+        except ConnectionError as error:
+            raise httpx.ReadError(str(error)) from error
 
     async def aclose(self) -> None:
-        _leave(self._application, self._exchange)
+        self._application.leave(self._exchange)
 
 
-def _leave(application: Application, exchange: Exchange) -> None:
-    async def leave() -> None:
-        exchange.close()
-
-    with contextlib.suppress(RuntimeError):  # it is closed, and the request with it
-        application.call(leave())
+async def _result(application: Application, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine in the thread of the routes. Raises ConnectionError if `close` ended it."""
+    try:
+        return await asyncio.wrap_future(application.call(work))
+    except asyncio.CancelledError:
+        if application.is_closed:
+            raise ConnectionError(CLOSED) from None
+        raise

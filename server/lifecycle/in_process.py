@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncIterator, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,13 +14,14 @@ from starlette.types import ASGIApp, Message
 from lightwell.server.config.auth.keys import Keyring
 from lightwell.server.config.settings import Settings, SettingsError
 from lightwell.server.dispatch.engine_client import EngineClient
-from lightwell.server.generation.served_model import ModelFiles
 from lightwell.server.lifecycle.app import create_app, load_model_files
 from lightwell.server.lifecycle.worker_process import set_spin_count, weight_bytes
 from lightwell.server.observability.metrics import Metrics
 from lightwell.server.worker.engine_thread import EngineThread
 
 T = TypeVar("T")
+
+CLOSED = "this LLM was closed; make another one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,9 @@ class RequestHead:
 
 
 class Application:
-    """A model, its engine and the routes, in threads of this process until `close`."""
+    """A model, its engine and the routes, in threads of this process until `close`. It is safe to share between
+    threads.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Load the model. Raises ValueErrors of one line."""
@@ -45,16 +49,20 @@ class Application:
         set_spin_count(weight_bytes(files.folder))
         self.name = files.id
         self.tokenizer = files.tokenizer
+        self._pid = os.getpid()
+        self._closing = threading.RLock()
+        self._calling = threading.Lock()
+        """Held while a coroutine is given to the loop: after `close` has begun, none is."""
+        self.is_closed = False
+        self._client = EngineClient(settings, 1)
+        self._engine = EngineThread(
+            settings.engine_config(files.folder), self._client.socket.path, files.fingerprint, self._give_up
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lightwell-routes", daemon=True)
         self._thread.start()
-        self._is_closed = False
         try:
-            self._client = EngineClient(settings, 1)
-            self._app = self._create_app(settings, files)
-            self._engine = EngineThread(
-                settings.engine_config(files.folder), self._client.socket.path, files.fingerprint
-            )
+            self._app = create_app(settings, Keyring((), None), files, self._client, _no_lifespan, Metrics())
             self.call(self._client.start()).result()
             self._engine.start()
             self._engine.loaded.result()
@@ -63,41 +71,83 @@ class Application:
             self.close()
             raise
 
-    def _create_app(self, settings: Settings, files: ModelFiles) -> ASGIApp:
-        return create_app(settings, Keyring((), None), files, self._client, _no_lifespan, Metrics())
-
     async def _until_ready(self) -> None:
-        while not self._client.ready() and self._engine.is_alive():
+        while not self._client.ready():
+            if not self._engine.is_alive():
+                raise RuntimeError("the engine ended while it was loading")
             await asyncio.sleep(0.001)  # the message is on its way
+        self._client.socket.stop()  # nothing else connects
+        self._client.socket.remove()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Refuse requests from now on. The engine's thread calls it when it fails."""
+        self._client.live = False
+        self._client.end_reason = f"the engine failed ({error}); make another LLM"
 
     def call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine in the thread of the routes. Raises RuntimeError after `close`."""
-        if self._is_closed:
-            work.close()
-            raise RuntimeError("this LLM was closed; make another one")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine in the thread of the routes; `close` cancels it. Raises RuntimeError after `close`, and in a
+        process that was forked from this one.
+        """
+        with self._calling:
+            if not self.is_closed and os.getpid() == self._pid:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        if self.is_closed:
+            raise RuntimeError(CLOSED)
+        raise RuntimeError("an LLM has no threads in a forked process: use the start method spawn")
 
-    async def open(self, head: RequestHead, body: bytes) -> "Exchange":
-        """Send a request to the routes, and return the exchange when its answer has begun."""
-        exchange = Exchange(body)
-        await exchange.begin(self._app, head)
-        return exchange
+    def result(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine in the thread of the routes. An interrupt of this thread cancels it.
+
+        Raises its exception, and RuntimeError if `close` ended it.
+        """
+        future = self.call(work)
+        try:
+            return future.result()
+        except CancelledError:
+            raise RuntimeError(CLOSED) from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def begin(self, exchange: "Exchange") -> None:
+        """Send a request to the routes; return when its answer has begun."""
+        await exchange.begin(self._app)
+
+    def leave(self, exchange: "Exchange") -> None:
+        """End a request that has not ended, without waiting."""
+        with contextlib.suppress(RuntimeError):  # `close` has ended it
+            self.call(exchange.leave())
 
     def close(self) -> None:
         """End every request, the engine and both threads, and free the memory. A second call does nothing."""
-        if self._is_closed:
+        if threading.current_thread() in (self._thread, self._engine):  # as a finalizer: these must not wait
+            threading.Thread(target=self.close, name="lightwell-close").start()
             return
-        with contextlib.suppress(AttributeError):  # a start that failed early
+        with self._closing:
+            if self.is_closed or os.getpid() != self._pid:
+                return
+            with self._calling:
+                self.is_closed = True
+            try:
+                asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+                if self._engine.is_alive():
+                    self._engine.join()
+
+    async def _stop(self) -> None:
+        try:
             self._client.begin_drain()
-            self.call(self._client.stop()).result()
+            await self._client.stop()
             self._client.socket.remove()
-        self._is_closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        engine: EngineThread | None = getattr(self, "_engine", None)
-        if engine is not None and engine.is_alive():
-            engine.join()
+        finally:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -108,7 +158,8 @@ async def _no_lifespan(app: object) -> AsyncIterator[None]:
 class Exchange:
     """One request and its answer. All methods run in the thread of the routes."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, head: RequestHead, body: bytes) -> None:
+        self._head = head
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self._body: bytes | None = body
@@ -116,11 +167,13 @@ class Exchange:
         self._changed = asyncio.Event()
         self._chunks: list[bytes] = []
         self._is_over = False
+        self._is_whole = False
         self._left = asyncio.Event()
         self._running: asyncio.Future[None] | None = None
 
-    async def begin(self, app: ASGIApp, head: RequestHead) -> None:
+    async def begin(self, app: ASGIApp) -> None:
         """Run the application until the answer's status is known. Raises its exception if there is none."""
+        head = self._head
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -140,7 +193,7 @@ class Exchange:
         try:
             await self._begun.wait()
         except asyncio.CancelledError:  # the caller was interrupted
-            self.close()
+            self._left.set()
             raise
         if not self.status:
             self._running.result()
@@ -152,16 +205,18 @@ class Exchange:
 
     async def read(self) -> bytes:
         """Return the bytes of the answer that have come since the last call, after waiting for the first, or b"" at
-        its end.
+        its end. Raises ConnectionError for an answer that broke off.
         """
         while not self._chunks and not self._is_over:
             self._changed.clear()
             await self._changed.wait()
+        if not self._chunks and not self._is_whole:
+            raise ConnectionError("the answer broke off")
         chunks, self._chunks = self._chunks, []
         return b"".join(chunks)
 
-    def close(self) -> None:
-        """Leave, as a client that closes its connection: an unfinished request ends."""
+    async def leave(self) -> None:
+        """End an unfinished request, as a client does that closes its connection."""
         self._left.set()
 
     async def _receive(self) -> Message:
@@ -178,7 +233,7 @@ class Exchange:
         elif message["type"] == "http.response.body":
             if body := message.get("body"):
                 self._chunks.append(bytes(body))
-            self._is_over = not message.get("more_body", False)
+            self._is_over = self._is_whole = not message.get("more_body", False)
             self._changed.set()
 
     def _note_end(self, task: "asyncio.Future[None]") -> None:

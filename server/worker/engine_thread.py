@@ -1,7 +1,9 @@
 """The engine and its loop in a thread of this process, connected to the engine's client as a worker process is."""
 
+import logging
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
@@ -14,39 +16,51 @@ from lightwell.server.worker.loop import run_engine
 from lightwell.server.worker.model_fingerprint import Fingerprint
 from lightwell.server.worker.progress_reports import report_progress
 
+logger = logging.getLogger(__name__)
+
 
 class EngineThread(threading.Thread):
     """A worker without a process of its own. It ends with the link to the engine's client.
 
-    It changes nothing of the process that belongs to the caller: no logging, no limit of memory, no signals.
+    Of the caller's process it changes the number of torch's threads. It sets up no logging, limits no memory and
+    handles no signals.
     """
 
-    def __init__(self, config: EngineConfig, socket_path: str, model_files: Fingerprint) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        socket_path: str,
+        model_files: Fingerprint,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """Prepare the thread. `on_failure` is called with the error that ends a loaded engine."""
         super().__init__(name="lightwell-engine", daemon=True)
         self.loaded: Future[None] = Future()
         """Done once the engine is loaded; its exception is the error of the loading."""
         self._config = config
         self._socket_path = socket_path
         self._model_files = model_files
+        self._on_failure = on_failure
 
     def run(self) -> None:
-        link = WorkerLink.connect(self._socket_path)
         try:
-            link.send(*messages.encode(messages.Hello(0, os.getpid())))
-            report_progress(link)
-            self._serve(link)
-        except ConnectionError:
-            pass  # the client was closed
-        finally:
-            link.close()
-            give_back_memory()
+            link = WorkerLink.connect(self._socket_path)
+            try:
+                self._serve(link)
+            finally:
+                link.close()
+        except BaseException as error:
+            if not self.loaded.done():
+                self.loaded.set_exception(error)
+            elif not isinstance(error, ConnectionError):  # else the client was closed
+                logger.exception("the engine failed")
+                self._on_failure(error)
+        give_back_memory()
 
     def _serve(self, link: WorkerLink) -> None:
-        try:
-            engine = load_engine(self._config, self._model_files, partial(report_loading, link))
-        except BaseException as error:
-            self.loaded.set_exception(error)
-            return
+        link.send(*messages.encode(messages.Hello(0, os.getpid())))
+        report_progress(link)
+        engine = load_engine(self._config, self._model_files, partial(report_loading, link))
         try:
             engine.prepare_grammars()
             link.send(*messages.encode(messages.Ready(engine.info)))

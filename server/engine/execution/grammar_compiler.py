@@ -119,16 +119,21 @@ class GrammarCompiler:
             self._waiting.append(request)
             self._changed.notify()
 
+    def _goes_on(self) -> bool:
+        return not self._is_closed
+
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                if self._is_closed:
+                if not self._goes_on():
                     return
                 request = self._waiting.popleft()
             if request is None:
                 with self._changed:  # a second later: the first answer would wait for the interpreter's lock
                     self._changed.wait_for(lambda: self._waiting or self._is_closed, 1.0)
+                    if not self._goes_on():
+                        return
                 # A panic of Rust code is no Exception; the first request with a grammar reports the reason.
                 with contextlib.suppress(BaseException):
                     self._find_vocabulary()

@@ -1,5 +1,6 @@
 """`lightwell batch`: each line of the input has exactly one answer, however often the job was killed."""
 
+import fcntl
 import json
 import os
 import random
@@ -100,7 +101,7 @@ def test_a_job_that_is_killed_continues_and_answers_each_line_once(tmp_path: Pat
         job.send_signal(random.choice((signal.SIGKILL, signal.SIGINT)))
         job.wait(PATIENCE)
     with target.open("ab") as output:  # as where a write was cut off
-        output.write(b'{"id": "batch_req_1", "custom_id": "line-')
+        output.write(b'{"id":"batch_req_1","custom_id":"line-')
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     assert [each["custom_id"] for each in answers_in(target)] == [f"line-{i}" for i in range(count)]
     done = target.read_bytes()
@@ -112,13 +113,33 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Captur
     source, other, target = tmp_path / "in.jsonl", tmp_path / "other.jsonl", tmp_path / "out.jsonl"
     source.write_text(line(1, {"prompt": "A fox", "max_tokens": 1}))
     other.write_text(line(2, {"prompt": "A fox", "max_tokens": 1}))
+    notes, held = tmp_path / "notes.txt", tmp_path / "held.jsonl"
+    notes.write_text("my notes")
     options = ["--model", "fables", "--threads", "1"]
     assert main(["batch", str(source), str(target), *options]) == 0
     for files, message in (
-        ((other, target), "line 1 has the custom_id 'line-1'"),
-        ((tmp_path / "no.jsonl", target), "no.jsonl: No such file"),
+        ((other, target), "line 1 does not answer"),
+        ((source, notes), "line 1 does not answer"),
+        ((source, source), "is the input"),
+        ((tmp_path / "no.jsonl", target), "no.jsonl: a file is accepted"),
         ((source, tmp_path), "Is a directory"),
+        ((source, held), "another job writes to it"),
     ):
         capsys.readouterr()
-        assert main(["batch", *map(str, files), *options]) == 1
+        with held.open("w") as holder:
+            fcntl.flock(holder, fcntl.LOCK_EX)
+            assert main(["batch", *map(str, files), *options]) == 1
         assert message in capsys.readouterr().err
+    assert (notes.read_text(), source.read_text()) == ("my notes", line(1, {"prompt": "A fox", "max_tokens": 1}))
+
+
+def test_lines_that_find_no_room_wait_and_nested_ones_are_errors(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    nested = json.loads("[" * 300 + "]" * 300)
+    lines = [line(i, {"prompt": "A fox", "max_tokens": 100, "ignore_eos": True}) for i in range(80)]
+    source.write_text("".join([line(-1, {"prompt": nested}), *lines]))
+    assert main(["batch", str(source), str(target), "--model", "fables", "--kv-cache-memory", "4MiB"]) == 0
+    first, *others = answers_in(target)
+    assert first["error"] is not None or first["response"]["status_code"] == 400
+    assert {each["response"]["status_code"] for each in others} == {200}
+    assert len(others) == len(lines)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lightwell.server.library.llm import LLM, AsyncLLM, SamplingParams
-from lightwell_client import ApiError, BadRequest, Client
+from lightwell_client import ApiError, BadRequest, Client, LightwellError, Unavailable
 from tests.support.shared import shared_server
 
 TEXT = "The fox and the crow met in a wood."
@@ -205,6 +205,58 @@ def test_after_close_calls_say_so_and_no_thread_is_left() -> None:
     for thread in left:
         thread.join(30)
     assert not [each.name for each in left if each.is_alive()]
+
+
+def test_a_close_ends_the_calls_of_other_threads() -> None:
+    llm = LLM("fables", threads=1)
+    long = {"max_tokens": 400, "ignore_eos": True}
+    calls = [
+        lambda: llm.generate(["A fox"] * 20, **long),
+        lambda: llm.trace(TEXT, "logits"),
+        lambda: llm.chat("Hi", **long),
+    ]
+    ends: list[BaseException] = []
+
+    def run(call: Any) -> None:
+        try:
+            while True:
+                call()
+        except Exception as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    next(llm.stream("A wolf", **long))
+    llm.close()
+    for thread in threads:
+        thread.join(60)
+    assert len(ends) == len(calls)
+
+
+def test_an_engine_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = LLM("fables", threads=1)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("lightwell.server.engine.engine.Engine.step", fail)
+    with pytest.raises(LightwellError):
+        llm.generate("A fox")
+    with pytest.raises(Unavailable, match=r"the engine failed \(planted\); make another LLM"):
+        llm.generate("A fox")
+    llm.close()
+
+
+def test_a_forked_process_is_told_to_spawn(llm: LLM) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            llm.generate("A fox")
+        except RuntimeError as error:
+            os._exit(0 if "spawn" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 SPAWNED = """
