@@ -233,7 +233,7 @@ def batch(arguments: argparse.Namespace) -> str:
             bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
             try:
                 bar.update(now.num_done - bar.n)
-            except OSError:  # nobody reads it
+            except OSError:  # the reader has left
                 bar.disable = True
 
         try:

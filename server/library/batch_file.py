@@ -1,7 +1,7 @@
 """Batch files in OpenAI's format: a request on each line of the input, and its answer on the same line of the output.
 
-Answers are written in the order of the input. So the number of complete lines says where a job continues that ended at
-any moment, and each request has exactly one answer.
+Answers are written in the order of the input. So a job that ended at any moment continues after the complete lines, and
+each request has exactly one answer.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Progress:
     num_errors: int = 0
     """Answers of this run that are errors."""
     num_tokens: int = 0
-    """Tokens of the answers of this run: generated ones, or those of the prompt if nothing is generated."""
+    """Tokens of the answers of this run: generated ones, or the prompt's if nothing is generated."""
 
 
 def run_file(settings: Settings, source: Path, target: Path, report: Callable[[Progress], None]) -> Progress:

@@ -291,7 +291,7 @@ def _progress(total: int, is_wanted: bool) -> Iterator[Callable[[], None]]:
         def advance() -> None:
             try:
                 bar.update()
-            except OSError:  # nobody reads it
+            except OSError:  # the reader has left
                 bar.disable = True
 
         yield advance
