@@ -18,10 +18,10 @@ from tests.support.processes import Server
 CARD = ".lesson"
 PICTURED = {
     "The matrices themselves": "The numbers of blocks.{back.layer}.attn.W_Q",
-    "Before the mask": "{early.dots.data[{robot}]}",
-    "The grid of products": "{column.dots.data[{blue}]}",
-    "Masked": "{start.dots.data[{creature}]}",
-    "Features that share information": "{features.arrays.strongest_correlations.data[0]}",
+    "Before the mask": "{early.dots.data[{robot}]:number}",
+    "The grid of products": "{column.dots.data[{blue}]:number}",
+    "Masked": "{start.dots.data[{creature}]:number}",
+    "Features that share information": "{features.arrays.strongest_correlations.data[0]:number}",
     "Without this head": "{without.probability:percent}",
 }
 """Texts that the view of a step must show, because its sentences name them, by the step."""

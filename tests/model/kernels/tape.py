@@ -176,7 +176,7 @@ def _memories_in(values: Iterable[Any], depth: int) -> Iterator[Memory]:
                 yield from _memories_in(list(value)[:64], depth - 1)
             elif isinstance(value, dict):
                 yield from _memories_in(list(value.values())[:64], depth - 1)
-            elif type(value).__module__.startswith(("model.", "tests.")):
+            elif type(value).__module__.startswith(("lightwell.model.", "tests.")):
                 names = [*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())]
                 yield from _memories_in([getattr(value, name, None) for name in names], depth - 1)
 
