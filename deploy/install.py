@@ -156,10 +156,12 @@ def make_environment(folder: Path) -> Path:
     python = folder / "bin" / "python"
     if not python.exists():
         uv = shutil.which("uv")
-        command = [sys.executable, "-m", "venv"]
-        if uv:
-            command = [uv, "venv", "--quiet", "--seed", "--allow-existing", "--python", sys.executable]
-        subprocess.run([*command, folder], check=True)
+        if uv is None:
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        else:  # with pip, which users expect, and nothing else
+            subprocess.run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, folder], check=True)
+            command = [uv, "pip", "install", "--quiet", "--python", python, "pip"]
+            subprocess.run(command, env=uv_environment(pip_settings()), check=True)
     return python
 
 
@@ -186,10 +188,13 @@ def install(folder: Path, extras: set[str], index: str) -> bool:
         print(f"{command[0]} could not install the packages (status {done.returncode})", file=sys.stderr)
     done.check_returncode()
     has_model = subprocess.run([python, "-c", "import lightwell_smollm2"], capture_output=True, check=False)
-    if has_model.returncode and subprocess.run([*command, MODEL], cwd=ROOT, env=environment, check=False).returncode:
+    if has_model.returncode:
+        has_model = subprocess.run([*command, MODEL], cwd=ROOT, env=environment, check=False)
+    if not extras and uv is not None and Path(uv).parent == python.parent:  # it has done its work
+        subprocess.run([*pip[:3], "uninstall", "--quiet", "--yes", "uv"], check=False)
+    if has_model.returncode:
         print(f"{MODEL} could not be installed: `lightwell serve` needs the name of a model", file=sys.stderr)
-        return False
-    return True
+    return not has_model.returncode
 
 
 def compile_lock(output: Path, options: Sequence[str], python: Path) -> int:
