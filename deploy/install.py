@@ -187,14 +187,14 @@ def install(folder: Path, extras: set[str], index: str) -> bool:
             break
         print(f"{command[0]} could not install the packages (status {done.returncode})", file=sys.stderr)
     done.check_returncode()
-    has_model = subprocess.run([python, "-c", "import lightwell_smollm2"], capture_output=True, check=False)
-    if has_model.returncode:
-        has_model = subprocess.run([*command, MODEL], cwd=ROOT, env=environment, check=False)
+    status = subprocess.run([python, "-c", "import lightwell_smollm2"], capture_output=True, check=False).returncode
+    if status:
+        status = subprocess.run([*command, MODEL], cwd=ROOT, env=environment, check=False).returncode
     if not extras and uv is not None and Path(uv).parent == python.parent:  # it has done its work
         subprocess.run([*pip[:3], "uninstall", "--quiet", "--yes", "uv"], check=False)
-    if has_model.returncode:
+    if status:
         print(f"{MODEL} could not be installed: `lightwell serve` needs the name of a model", file=sys.stderr)
-    return not has_model.returncode
+    return not status
 
 
 def compile_lock(output: Path, options: Sequence[str], python: Path) -> int:
