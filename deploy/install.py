@@ -160,7 +160,7 @@ def make_environment(folder: Path) -> Path:
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         else:  # with pip, which users expect, and nothing else
             subprocess.run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, folder], check=True)
-            command = [uv, "pip", "install", "--quiet", "--python", python, "pip"]
+            command = [uv, "pip", "install", "--quiet", "--python", str(python), "pip"]
             subprocess.run(command, env=uv_environment(pip_settings()), check=True)
     return python
 
