@@ -118,12 +118,15 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 class Watched:
-    """The errors of a page's scripts, and its requests to any host except the one that it was opened from."""
+    """The errors of a page's scripts, and its requests to any host that it was not opened from.
+
+    A last request of the page before may come after the next page was opened.
+    """
 
     def __init__(self, page: Page) -> None:
         self.errors: list[str] = []
         self.strangers: list[str] = []
-        self._host = ""
+        self._hosts = {""}
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", self._asked)
@@ -136,8 +139,8 @@ class Watched:
     def _asked(self, request: Request) -> None:
         host = urlsplit(request.url).netloc
         if request.is_navigation_request() and (host.startswith("127.0.0.1:") or host.endswith(".invalid")):
-            self._host = host
-        if host not in ("", self._host):
+            self._hosts.add(host)
+        if host not in self._hosts:
             self.strangers.append(request.url)
 
 
