@@ -22,7 +22,6 @@ from lightwell_client import AsyncClient, ChatCompletion, Client, Completion, Li
 from lightwell_client._calls import as_messages
 from lightwell_client._options import ChatOptions, GenerateOptions, TokenizeOptions
 
-T = TypeVar("T")
 R = TypeVar("R", Completion, ChatCompletion)
 
 _URL = "http://lightwell"
@@ -44,7 +43,7 @@ _MAX_TOKENS = 16
 class SamplingParams(SimpleNamespace):
     """Options of `generate` and `chat` as attributes, which may be changed: temperature, top_p, max_tokens, ...
 
-    The client's `GenerateOptions` and `ChatOptions` have the names, which include vLLM's.
+    The names are in the client's `GenerateOptions` and `ChatOptions`; many are vLLM's.
     """
 
     _NAMES = frozenset(GenerateOptions.__annotations__) | frozenset(ChatOptions.__annotations__)
@@ -86,7 +85,6 @@ class _Batches:
     async def generate(
         self, prompts: Any, sampling: Sampling, options: Mapping[str, Any], use_tqdm: bool
     ) -> list[Completion]:
-
         async def one(prompt: str | Sequence[int], chosen: Mapping[str, Any]) -> Completion:
             answer = await self._client.generate(prompt, **chosen)
             adds = chosen.get("add_special_tokens", True)

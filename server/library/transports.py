@@ -1,4 +1,8 @@
-"""httpx transports to the routes of this process: the Python client sends to them as to a server."""
+"""httpx transports to the routes of this process: the Python client sends to them as to a server.
+
+httpx has ASGITransport, which collects a stream before it returns it, and runs the application in the caller's event
+loop.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator

@@ -50,7 +50,7 @@ class Application:
         self.name = files.id
         self.tokenizer = files.tokenizer
         self._pid = os.getpid()
-        self._closing = threading.RLock()
+        self._closing = threading.RLock()  # a finalizer may run inside `close`
         self._calling = threading.Lock()
         """Held while a coroutine is given to the loop: after `close` has begun, none is."""
         self.is_closed = False
@@ -63,10 +63,10 @@ class Application:
         self._thread.start()
         try:
             self._app = create_app(settings, Keyring((), None), files, self._client, _no_lifespan, Metrics())
-            self.call(self._client.start()).result()
+            self.result(self._client.start())
             self._engine.start()
             self._engine.loaded.result()
-            self.call(self._until_ready()).result()
+            self.result(self._until_ready())
         except BaseException:
             self.close()
             raise

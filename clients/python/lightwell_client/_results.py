@@ -56,9 +56,9 @@ class Completion(Result, TextView):
     choices: list[CompletionChoice] = Field(min_length=1)
     usage: Usage | None = None
     prompt: str | None = None
-    """Of a library's answer: the text that was continued."""
+    """The prompt's text; None in a server's answer."""
     prompt_token_ids: list[int] | None = None
-    """Of a library's answer: its tokens."""
+    """The prompt's tokens; None in a server's answer."""
 
     @property
     def outputs(self) -> list[CompletionChoice]:
@@ -195,9 +195,9 @@ class ChatCompletion(Result, TextView):
     choices: list[ChatChoice] = Field(min_length=1)
     usage: Usage | None = None
     prompt: str | None = None
-    """Of a library's answer: the conversation as the chat template writes it."""
+    """The conversation as the chat template writes it; None in a server's answer."""
     prompt_token_ids: list[int] | None = None
-    """Of a library's answer: its tokens."""
+    """The prompt's tokens; None in a server's answer."""
 
     @property
     def outputs(self) -> list[ChatChoice]:
