@@ -1,6 +1,7 @@
 """A toy server, and both clients behind one interface, so that every behaviour is tested on each."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +41,14 @@ class Asker:
         self.call("close")
         if self._runner is not None:
             self._runner.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_left() -> Iterator[None]:
+    """pyplot keeps each figure, and warns of more than twenty in a process."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture
