@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,7 +217,8 @@ CAN_TAKE_SECONDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 async def test_leaving_ends_parts_that_take_seconds_and_frees_their_threads() -> None:
     """More run than there are threads for them."""
-    loop, leaves, num_running = asyncio.get_running_loop(), asyncio.Event(), Counter[str]()
+    loop, leaves = asyncio.get_running_loop(), asyncio.Event()
+    begun: list[threading.Event] = []
 
     async def receive() -> Message:
         await leaves.wait()
@@ -229,20 +229,23 @@ async def test_leaving_ends_parts_that_take_seconds_and_frees_their_threads() ->
         return inspection.Inspection(cast("Any", None), request, cast("Any", None), Format.JSON, [])
 
     def endless(own: inspection.Inspection) -> None:
-        num_running["now"] += 1
+        has_ended = threading.Event()
+        begun.append(has_ended)
         loop.call_soon_threadsafe(leaves.set)
         try:
             while True:
                 own.check()
         finally:
-            num_running["now"] -= 1
+            has_ended.set()
 
     looks = [look() for _ in range(40)]
     ends = asyncio.gather(*(each.compute(map(endless, [each])) for each in looks), return_exceptions=True)
     assert all(isinstance(end, ClientGone) for end in await asyncio.wait_for(ends, 60))
     leaves.clear()
     assert await asyncio.wait_for(look().compute(["a free thread"]), 60) == ["a free thread"]
-    assert num_running["now"] == 0
+    assert 0 < len(begun) < len(looks)
+    for has_ended in begun:
+        assert await asyncio.to_thread(has_ended.wait, 60)
 
 
 @pytest.mark.parametrize("path", CAN_TAKE_SECONDS)

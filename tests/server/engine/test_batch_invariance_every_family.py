@@ -228,7 +228,9 @@ def test_small_steps_preempted_captures_and_a_slow_machine_change_nothing(
     name: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(tiny.make_variant(name, tmp_path), dtype)
-    crowd = [_longer(each) for each in _crowd_of(model)]
+    # The first three have 5 blocks each and grow to 8: they fit into the tight cache at first, and not in the end.
+    growing = [request(100 + uid, _drawn(33), generate(30, ignore_eos=True)) for uid in range(3)]
+    crowd = [*growing, *(_longer(each) for each in _crowd_of(model))]
     expected = alone(model, crowd)
     for options in ({"max_num_seqs": 5, "max_num_batched_tokens": 7}, {"max_capture_tokens": 3}):
         assert_same(run(build(model, **options), crowd), expected)
