@@ -150,10 +150,11 @@ def serve(arguments: argparse.Namespace) -> int | None:
     with contextlib.suppress(OSError):  # the first chat request then reports it
         shared_client().start()  # in the background, during the imports below
     try:
-        path = local_path(settings.model)
-        if path is not None and settings.devices == 1:
+        first = next(iter(settings.of_models()), None)
+        path = None if first is None else local_path(first.source)
+        if first is not None and path is not None and first.devices == 1:
             with contextlib.suppress(OSError):  # the worker's start then reports it
-                worker_process.start_early(settings.threads, path)
+                worker_process.start_early(first.threads, path)
         from lightwell.server.lifecycle import app
 
         try:
@@ -179,15 +180,17 @@ def census(arguments: argparse.Namespace) -> str:
 
 
 def size(arguments: argparse.Namespace) -> str:
-    """Return the memory estimate of a server."""
+    """Return the memory estimate of each model of a server."""
     from lightwell.model.checkpoint import registry, resolve
     from lightwell.server.config import memory_estimate
 
-    settings = from_arguments(arguments, os.environ)
-    file = resolve.resolve_config(settings.model or resolve.default_name(), settings.gguf_file, settings.revision)
-    config = registry.read_config(file)
-    found = memory_estimate.sizes(config, settings, file)
-    return memory_estimate.as_table(found, settings, config.stored_as)
+    tables = []
+    for settings in from_arguments(arguments, os.environ).of_models():
+        file = resolve.resolve_config(settings.source or resolve.default_name(), settings.gguf_file, settings.revision)
+        config = registry.read_config(file)
+        found = memory_estimate.sizes(config, settings, file)
+        tables.append(memory_estimate.as_table(found, settings, config.stored_as))
+    return "\n\n".join(tables)
 
 
 def kernels(arguments: argparse.Namespace) -> str:

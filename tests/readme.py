@@ -71,21 +71,24 @@ def metrics_table() -> str:
     from lightwell.server.observability.metrics import (
         ClientCounters,
         Metrics,
+        ModelMetrics,
         WorkerNumbers,
         of_adapters,
         of_caches,
         of_engine,
     )
 
-    metrics = Metrics()
+    metrics, model = Metrics(), ModelMetrics()
     metrics.watch(lambda: of_engine(EngineStats(), ClientCounters(), [WorkerNumbers(True, EngineStats(), 0)]))
     metrics.watch(lambda: of_caches([EngineInfo(max_model_len=1, num_blocks=2, block_size=1, dtype="", device="")]))
     metrics.watch(lambda: of_adapters({"": 0}))
     lines = ["| metric | type | meaning |", "|---|---|---|"]
-    for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
+    registries = (metrics.registry, model.registry)
+    found = [(family, registry) for registry in registries for family in registry.collect()]
+    for family, registry in sorted(found, key=lambda each: each[0].name):
         if family.name.startswith("lightwell_"):
             name = family.name + ("_total" if family.type == "counter" else "")
-            labels = getattr(metrics.registry._names_to_collectors.get(name), "_labelnames", ())
+            labels = getattr(registry._names_to_collectors.get(name), "_labelnames", ())
             if family.type != "histogram":
                 labels = labels or tuple(family.samples[0].labels)
             shown = f"{name}{{{', '.join(labels)}}}" if labels else name

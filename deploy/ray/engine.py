@@ -17,14 +17,12 @@ from starlette.types import ASGIApp, Message, Scope
 
 from lightwell.server.cli import forget_keys
 from lightwell.server.config.auth.keys import Keyring
-from lightwell.server.config.devices import places
 from lightwell.server.config.settings import Settings
 from lightwell.server.http.connection import BODY_WRITER
-from lightwell.server.lifecycle.app import create_app, load_model_files
-from lightwell.server.lifecycle.processes import LightwellServer, at_places
-from lightwell.server.lifecycle.worker_process import prepare_environment, weight_bytes
+from lightwell.server.lifecycle.app import create_app
+from lightwell.server.lifecycle.processes import Lifespan, LightwellServer
+from lightwell.server.lifecycle.server_models import ServerModels
 from lightwell.server.observability.logs import configure_logging
-from lightwell.server.observability.metrics import Metrics
 from lightwell.server.observability.otel import Tracing, is_wanted
 
 logger = logging.getLogger(__name__)
@@ -53,38 +51,28 @@ class Engine:
         configure_logging(settings.log_level, settings.log_format)
         keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))
         forget_keys()
-        self._metrics = Metrics(settings.metric_alias)
-        files = await asyncio.to_thread(load_model_files, settings)
-        self._metrics.name_model(files.id)
-        tracing = Tracing(settings.otlp_endpoint, files.id) if is_wanted(settings.otlp_endpoint, os.environ) else None
-        config = settings.engine_config(files.folder)
-        found = places(settings.devices, config.device)
-        self._server = LightwellServer(
-            settings,
-            at_places(config, found),
-            engine_factory,
-            lambda client, lifespan: create_app(settings, keys, files, client, lifespan, self._metrics, tracing),
-            lambda reason: None,  # Ray has the connections
-            files.fingerprint,
-            found,
-        )
-        prepare_environment(settings.threads, weight_bytes(config.model))
-        self._app: ASGIApp = create_app(
-            settings, keys, files, self._server.client, self._server.client_lifespan, self._metrics, tracing
-        )
-        self._tracing = tracing
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._lifespan = self._server.client_lifespan(self._app)
-        self._server.supervisor.launch_all()
-        await self._lifespan.__aenter__()
-        await self._wait_ready()
+        self._models = await asyncio.to_thread(ServerModels, settings, engine_factory)
+        self._models.on_end = self._note_end
+        self._end_reason = ""
+        self._tracing = Tracing(settings.otlp_endpoint) if is_wanted(settings.otlp_endpoint, os.environ) else None
+        self._models.make_hosts()
 
-    async def _wait_ready(self) -> None:
-        client = self._server.client
-        while not client.ready():
-            if not client.live:
-                raise RuntimeError(client.end_reason)
+        def make_app(lifespan: Lifespan) -> ASGIApp:
+            return create_app(settings, keys, self._models.list, lifespan, self._models.metrics, self._tracing)
+
+        server = LightwellServer(settings, self._models.hosts, make_app, lambda reason: None)  # Ray has the connections
+        self._app = make_app(server.lifespan)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lifespan = server.lifespan(self._app)
+        for host in self._models.hosts:
+            host.supervisor.launch_all()
+        await self._lifespan.__aenter__()
+        while not all(host.client.ready() for host in self._models.hosts):
+            await self.check_health()
             await asyncio.sleep(_LOOK_INTERVAL)
+
+    def _note_end(self, reason: str) -> None:
+        self._end_reason = reason
 
     async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Head | bytes]:
         """Yield the answer: its head, then its body in pieces. If the reader stops, the application sees its client
@@ -105,28 +93,27 @@ class Engine:
 
     async def state(self) -> dict[str, Any]:
         """Return how this replica is, and its metrics in the Prometheus text format."""
-        client = self._server.client
+        reasons = [host.client.reason() for host in self._models.hosts if not host.client.ready()]
         return {
             "replica": serve.get_replica_context().replica_id.unique_id,
-            "ready": client.ready(),
-            "reason": client.reason(),
-            "metrics": self._metrics.render().decode(),
+            "ready": not reasons,
+            "reason": reasons[0] if reasons else "ready",
+            "metrics": self._models.metrics.render().decode(),
         }
 
     async def check_health(self) -> None:
         """Raise when the workers were given up, so that Ray makes another replica. A worker that is being restarted
         is the supervisor's task.
         """
-        client = self._server.client
-        if not client.live:
-            raise RuntimeError(client.end_reason)
+        if self._end_reason:
+            raise RuntimeError(self._end_reason)
 
     async def __del__(self) -> None:
         """Stop the application and its worker. Ray calls this after its requests end or the grace period is over."""
-        self._server.client.begin_drain()
+        self._models.hosts.begin_drain()
         await self._lifespan.__aexit__(None, None, None)
-        self._server.client.socket.remove()
-        await asyncio.to_thread(self._server.supervisor.reap, _REAP_TIMEOUT)
+        for host in self._models.hosts:
+            await asyncio.to_thread(host.end, _REAP_TIMEOUT)
         if self._tracing is not None:
             self._tracing.shut_down()
 

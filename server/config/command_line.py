@@ -64,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
             options["metavar"] = setting_type.metavar
         if setting_type.is_flag or setting_type.is_list:
             options["action"] = "store_true" if setting_type.is_flag else "append"
-        title = setting.metadata["group"]
+        title = setting.metadata["group"].title
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         groups[title].add_argument(flag_name(setting.name), **options)
@@ -74,9 +74,10 @@ def from_arguments(arguments: argparse.Namespace, environ: Mapping[str, str]) ->
     """Read the settings from the arguments of the parser and from the environment. Raises SettingsError."""
     flags: dict[str, Any] = {name: getattr(arguments, name) for name in setting_names()}
     positional = arguments.model_argument
-    if positional is not None and flags["model"] not in (None, positional):
-        raise SettingsError(f"MODEL {positional!r} and --model {flags['model']!r} differ; give one of them")
-    flags["model"] = flags["model"] if positional is None else positional
+    if positional is not None and flags["model"] not in (None, [positional]):
+        others = " ".join(flags["model"])
+        raise SettingsError(f"MODEL {positional!r} and --model {others!r} differ; give one of them")
+    flags["model"] = flags["model"] if positional is None else [positional]
     return Settings.from_sources(flags, environ)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lightwell.model.checkpoint.nearest import did_you_mean
+from lightwell.server.config.model_settings import ModelOption
 from lightwell.server.config.setting_names import flag_name, is_service_link, variable_name
 
 
@@ -17,9 +18,10 @@ def read_values(
     """Return the values of the given settings: a flag wins over its variable, the variable over the file of the setting
     `config`. Raises ValueError, which names the source.
     """
+    fields = tuple(fields)
     types = {field.name: field.metadata["type"] for field in fields}
     values: dict[str, Any] = {}
-    file: Mapping[str, str | list[str]] = {}
+    file: Mapping[str, Any] = {}
     for name in sorted(types, key=lambda name: name != "config"):
         raw: Any = flags.get(name)
         source = flag_name(name)
@@ -37,12 +39,35 @@ def read_values(
             raise ValueError(f"{source}: {error}") from None
         if name == "config":
             file = read_file(Path(values[name]), types)
+    if "models" in file and "model" not in values:
+        own = {field.name: field.metadata["type"] for field in fields if not field.metadata["group"].of_server}
+        values["model"] = _read_models(file["models"], own, f"{values['config']}: models")
     return values
 
 
-def read_file(path: Path, names: Iterable[str]) -> dict[str, str | list[str]]:
-    """Return the text of each setting in a YAML file, by its name. The keys are the names of flags without the leading
-    --, with - or _. Raises ValueError for an unreadable file and for unknown keys.
+def _read_models(entries: Any, types: Mapping[str, Any], source: str) -> tuple[ModelOption, ...]:
+    """Return the models of a file: for each name a MODEL, or the settings of the model with a MODEL as `model`."""
+    if not isinstance(entries, dict) or not entries:
+        raise ValueError(f"{source}: names of models, each with its settings, are accepted")
+    found = []
+    for name, entry in entries.items():
+        given = dict(entry) if isinstance(entry, dict) else {"model": entry}
+        model = given.pop("model", None)
+        if not isinstance(model, str) or not model:
+            raise ValueError(f"{source}.{name}: {model!r:.200} is no model; a folder, a file or a hub id is accepted")
+        values = {}
+        for key, text in _known(given, types, f"{source}.{name}").items():
+            try:
+                values[key] = types[key].read(text)
+            except ValueError as error:
+                raise ValueError(f"{source}.{name}.{key.replace('_', '-')}: {error}") from None
+        found.append(ModelOption(model, name, values))
+    return tuple(found)
+
+
+def read_file(path: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Return the text of each setting in a YAML file, by its name, and the mapping `models`. The keys are the names of
+    flags without the leading --, with - or _. Raises ValueError for an unreadable file and for unknown keys.
     """
     import yaml  # here: most servers have no such file
 
@@ -60,12 +85,21 @@ def read_file(path: Path, names: Iterable[str]) -> dict[str, str | list[str]]:
         return {}
     if not isinstance(content, dict):
         raise ValueError(f"--config {str(path)!r}: lines such as 'port: 8000' are accepted")
-    accepted, found = {name.replace("_", "-"): name for name in names if name != "config"}, {}
+    models = content.pop("models", None)
+    if models is not None and "model" in content:
+        raise ValueError(f"--config {str(path)!r}: model and models are both given; one of them is accepted")
+    found = _known(content, [name for name in names if name != "config"], f"--config {str(path)!r}")
+    return found if models is None else {**found, "models": models}
+
+
+def _known(content: Mapping[str, Any], names: Iterable[str], source: str) -> dict[str, Any]:
+    """Return the text of each setting by its name. Raises ValueError for other names and other values."""
+    accepted, found = {name.replace("_", "-"): name for name in names}, {}
     for key, value in content.items():
         written = str(key).replace("_", "-")
         if written not in accepted:
-            raise ValueError(f"--config {str(path)!r}: {key!r} is no setting{did_you_mean(written, accepted)}")
+            raise ValueError(f"{source}: {key!r} is no setting{did_you_mean(written, accepted)}")
         if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
-            raise ValueError(f"--config {str(path)!r}: {key}: text, a number or a list of these is accepted")
+            raise ValueError(f"{source}: {key}: text, a number or a list of these is accepted")
         found[accepted[written]] = value
     return found

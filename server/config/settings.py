@@ -8,7 +8,7 @@ model's limits.
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from lightwell.server.config.auth.keys import hash_of
 from lightwell.server.config.devices import as_text
 from lightwell.server.config.lora_settings import adapter_folders, adapters_type, lora_problem
 from lightwell.server.config.metric_aliases import parse_alias, repeated_name
+from lightwell.server.config.model_settings import ModelOption, models_type
 from lightwell.server.config.setting_sources import read_values
 from lightwell.server.config.setting_types import SettingType
 from lightwell.server.engine.config import EngineConfig
@@ -31,12 +32,14 @@ class Group:
     """A group of settings in the help."""
 
     title: str
+    of_server: bool = False
+    """Whether its settings are those of the whole server, not of one model."""
 
     def setting(
         self, default: Any, setting_type: SettingType, help_text: str, *, shown_default: str | None = None
     ) -> Any:
         """Return the field of a setting; `shown_default` is shown by the help instead of the default."""
-        metadata = {"type": setting_type, "help": help_text, "shown_default": shown_default, "group": self.title}
+        metadata = {"type": setting_type, "help": help_text, "shown_default": shown_default, "group": self}
         return field(default=default, metadata=metadata)
 
     def repeated(self, setting_type: SettingType, help_text: str) -> Any:
@@ -50,29 +53,45 @@ class Group:
 
 
 COMMON = Group("common options")
+SERVER = Group("common options", of_server=True)
 MODEL = Group("model")
-ACCESS = Group("access")
+MODELS = Group("model", of_server=True)
+ACCESS = Group("access", of_server=True)
 COMPUTE = Group("computation")
 BATCH = Group("batches and memory")
 LIMITS = Group("limits")
-RUNNING = Group("operation")
+SERVER_LIMITS = Group("limits", of_server=True)
+RUNNING = Group("operation", of_server=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One field per setting; `from_sources` reads and checks them. Sizes are bytes, times seconds."""
 
-    config: str | None = COMMON.setting(
+    config: str | None = SERVER.setting(
         None,
         types.text("FILE"),
         "YAML file of settings by the names of their flags, such as port: 8000. Flags and variables win over it.",
         shown_default="none",
     )
-    model: str | None = MODEL.setting(
-        None,
-        types.text("MODEL"),
-        "Model: a folder, a GGUF file, or a hub id such as org/name.",
+    model: tuple[ModelOption, ...] = MODELS.setting(
+        (),
+        models_type(),
+        "Model: a folder, a GGUF file, or a hub id such as org/name. NAME=MODEL names it in requests; repeat the flag "
+        "for several models (variable: commas between).",
         shown_default="smollm2",
+    )
+    models_dir: str | None = MODELS.setting(
+        None,
+        types.text("DIR"),
+        "Folder of models, each a folder or a GGUF file; a model is loaded at its first request.",
+        shown_default="none",
+    )
+    max_loaded_models: int | None = MODELS.setting(
+        None,
+        types.integer(1, 1024),
+        "Largest number of loaded models; one more unloads the model that was unused for the longest time.",
+        shown_default="4, or the number of --model if that is more",
     )
     gguf_file: str | None = MODEL.setting(
         None, types.text("NAME"), "GGUF file, if MODEL has several.", shown_default="one"
@@ -83,15 +102,15 @@ class Settings:
         "Branch, tag or commit of a hub id. HF_TOKEN gives access to private and gated models.",
         shown_default="main",
     )
-    served_model_name: str | None = COMMON.setting(
+    served_model_name: str | None = SERVER.setting(
         None, types.text("NAME"), "Name of the model in requests and answers.", shown_default="the last part of MODEL"
     )
-    host: str = COMMON.setting("127.0.0.1", types.text("HOST"), "Address to listen on; 0.0.0.0 is every interface.")
-    port: int = COMMON.setting(8000, types.integer(0, 65535), "Port to listen on; 0 picks a free one and prints it.")
+    host: str = SERVER.setting("127.0.0.1", types.text("HOST"), "Address to listen on; 0.0.0.0 is every interface.")
+    port: int = SERVER.setting(8000, types.integer(0, 65535), "Port to listen on; 0 picks a free one and prints it.")
     root_path: str = ACCESS.setting(
         "", types.text("PATH", may_be_empty=True), "Path under which a proxy serves this server.", shown_default="none"
     )
-    api_key: tuple[str, ...] = COMMON.setting(
+    api_key: tuple[str, ...] = SERVER.setting(
         (),
         types.texts("KEY", hash_of, is_secret=True),
         "Key that clients must send as a bearer token; repeat the flag for several (variable: commas between). Other "
@@ -202,7 +221,7 @@ class Settings:
     )
     block_size: int = BATCH.setting(32, types.integer(1, 1024), "Tokens per block of the KV cache.")
     no_prefix_caching: bool = BATCH.switch("Do not reuse the KV cache of shared prefixes.")
-    share_prefix_cache: bool = BATCH.switch(
+    share_prefix_cache: bool = ACCESS.switch(
         "Share cached prefixes between API keys: faster, but a key can detect the prompts of other keys.",
         shown_default="off: each key has its own",
     )
@@ -246,7 +265,7 @@ class Settings:
         types.seconds(),
         "Largest expected waiting time at the present rate; requests above it get 429 at once. 0 is no limit.",
     )
-    allow_priority: bool = LIMITS.switch(
+    allow_priority: bool = SERVER_LIMITS.switch(
         "Accept negative priorities from clients; such requests are served before all others."
     )
     max_capture_bytes: int = LIMITS.setting(
@@ -258,22 +277,22 @@ class Settings:
     max_response_bytes: int = LIMITS.setting(
         256 << 20, types.byte_size(), "Largest answer; requests for larger ones are rejected with 413 before they run."
     )
-    max_body_bytes: int = LIMITS.setting(
+    max_body_bytes: int = SERVER_LIMITS.setting(
         32 << 20, types.byte_size(), "Largest request body; larger ones are rejected with 413."
     )
-    request_timeout: float = LIMITS.setting(
+    request_timeout: float = SERVER_LIMITS.setting(
         600.0, types.seconds(), "Time limit of a request, then 504; a request may set a lower one. 0 is no limit."
     )
-    max_connections: int = LIMITS.setting(
+    max_connections: int = SERVER_LIMITS.setting(
         4096, types.integer(1), "Largest number of connections; further ones get 503 except on /health and /metrics."
     )
-    receive_timeout: float = LIMITS.setting(
+    receive_timeout: float = SERVER_LIMITS.setting(
         30.0,
         types.seconds(),
         "Time limit for receiving the head of a request, and for its body plus one second for each 16 KiB; then 408. "
         "0 is no limit.",
     )
-    send_timeout: float = LIMITS.setting(
+    send_timeout: float = SERVER_LIMITS.setting(
         60.0, types.seconds(), "Disconnect clients that read nothing of their answer for this long; 0 is no limit."
     )
     worker_timeout: float = RUNNING.setting(
@@ -340,6 +359,28 @@ class Settings:
             raise SettingsError("--worker-timeout must be above 0 (got 0)")
         if self.root_path and not re.fullmatch(r"(/[!-.0-~]+)+", self.root_path):
             raise SettingsError(f"--root-path {self.root_path!r:.200}: a path such as /lightwell is accepted")
+        names = [option.name for option in self.model]
+        if len(names) > 1 and self.served_model_name is not None:
+            raise SettingsError("--served-model-name is for one model; --model NAME=MODEL names each of several")
+        if name := next((name for name in names if name is not None and names.count(name) > 1), None):
+            raise SettingsError(f"--model: two models are named {name!r}; each name is accepted once")
+
+    @property
+    def source(self) -> str | None:
+        """Return the folder, file, name or hub id of the only, or first, model; None is the default model."""
+        return self.model[0].source if self.model else None
+
+    def of_models(self) -> "list[Settings]":
+        """Return the settings of each model that is loaded at the start. Raises SettingsError."""
+        options = self.model or (() if self.models_dir else (ModelOption(None),))
+        return [self.of_model(option) for option in options]
+
+    def of_model(self, option: ModelOption) -> "Settings":
+        """Return the settings of one model: its own, and these. Raises SettingsError."""
+        name = self.served_model_name if option.name is None else option.name
+        settings = replace(self, **{"model": (option,), "served_model_name": name, **option.settings})
+        settings._check()
+        return settings
 
     @property
     def engine_kernels(self) -> Literal["auto", "native", "triton", "torch"]:

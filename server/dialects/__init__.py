@@ -21,7 +21,7 @@ from lightwell.server.dialects.ollama import models as ollama_models
 from lightwell.server.dialects.ollama import text as ollama_text
 from lightwell.server.dialects.openai import chat, completions, embeddings, models, tokenize
 from lightwell.server.dialects.openai_responses import route as responses
-from lightwell.server.dialects.ops import adapters, admin, capabilities, health, page
+from lightwell.server.dialects.ops import adapters, admin, capabilities, health, model_loading, page
 from lightwell.server.dialects.running_route import running_route
 from lightwell.server.generation.context import AppContext
 from lightwell.server.generation.supported_routes import INSPECTIONS
@@ -122,6 +122,6 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *routes_of(api_of(guarded, OllamaErrorAnswer), ollama_models),
         *routes_of(api_of(guarded, MessagesErrorAnswer), messages.add_counting),
         *routes_of(api_of(guarded, TeiErrorAnswer), tei.add_info),
-        *routes_of(operators, admin),
-        *routes_of(loading, adapters),
+        *routes_of(operators, admin, model_loading.add_admin_routes),
+        *routes_of(loading, adapters, model_loading),
     ]

@@ -41,7 +41,7 @@ def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: b
                 request_context = RequestContext(current_record.get(), key, min_priority(context, key))
                 if key is not None and not context.settings.share_prefix_cache:
                     request_context.cache_salt = key.name
-                context.model.engine.check_room(request_context=request_context, is_inspection=is_inspection)
+                context.check_room(request_context, is_inspection=is_inspection)
                 try:
                     async with asyncio.timeout(None) as backstop:
                         request_context.backstop = backstop

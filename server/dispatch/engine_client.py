@@ -7,12 +7,13 @@ runs in one event loop. Independent of routes.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from msgspec import structs
+from prometheus_client.core import Metric
 
 from lightwell.server.config.settings import Settings
 from lightwell.server.dispatch.admission import Admission
@@ -28,7 +29,7 @@ from lightwell.server.engine.messages.outputs import EngineInfo, EngineStats
 from lightwell.server.engine.messages.request import EngineRequest, GenerateTask
 from lightwell.server.http.errors import ApiError, Unavailable, WorkerLost
 from lightwell.server.ipc import messages
-from lightwell.server.observability.metrics import ClientCounters, WorkerNumbers
+from lightwell.server.observability.metrics import ClientCounters, WorkerNumbers, of_adapters, of_caches, of_engine
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,12 @@ class EngineClient:
     def worker_numbers(self) -> list[WorkerNumbers]:
         """Return the numbers of each worker slot, for the metrics."""
         return [WorkerNumbers(worker.is_ready, worker.stats, worker.requests_total) for worker in self.workers]
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of the engine, its workers and its adapters, as they are now."""
+        yield from of_engine(self.stats(), self.counts, self.worker_numbers())
+        yield from of_caches([worker.info for worker in self.workers if worker.info is not None])
+        yield from of_adapters(self.adapters.num_requests())
 
     def info(self) -> EngineInfo:
         """Return the workers' info, also while one is being restarted. Raises Unavailable before any was ready."""

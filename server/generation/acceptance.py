@@ -15,21 +15,20 @@ current_context: ContextVar[RequestContext | None] = ContextVar("request_context
 """The terms of the HTTP request that the running task belongs to."""
 
 
-def accept(context: AppContext, body: RunFields, route: str | None = None) -> ServedModel:
-    """Return the model that a body names, and apply the body's terms.
+async def accept(context: AppContext, body: RunFields, route: str) -> ServedModel:
+    """Return the model that a body names, once it is loaded, and apply the body's terms.
 
-    Raises NotFound, and BadRequest for a priority that clients may not set, and for a `route` that the model cannot
-    answer.
+    Raises the errors of `ModelList.find`, and BadRequest for a priority that clients may not set, and for a route that
+    the model cannot answer.
     """
     request_context = current_request()
-    model, request_context.adapter = context.find(body.model)
+    if body.timeout is not None:
+        request_context.shorten(body.timeout)
+    model, request_context.adapter = await context.models.find(body.model, route)
     request_context.priority = _wanted_priority(context, body, request_context.key)
     if body.cache_salt is not None:
         request_context.cache_salt += "\0" + body.cache_salt  # no key's name has that character
-    if body.timeout is not None:
-        request_context.shorten(body.timeout)
-    if route is not None:
-        check_route(model, route)
+    check_route(model, route)
     return model
 
 

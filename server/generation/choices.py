@@ -16,7 +16,7 @@ from lightwell.server.engine.messages.outputs import Array, RequestOutput, Timin
 from lightwell.server.http.connection import BodyWriter
 from lightwell.server.http.errors import ApiError, BadRequest
 from lightwell.server.http.sse import TokenEvent
-from lightwell.server.observability.metrics import Metrics
+from lightwell.server.observability.metrics import ModelMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Run:
     index: int
     handle: RequestHandle
     text: ChoiceText
-    metrics: Metrics
+    metrics: ModelMetrics
     num_prompt: int
     """Tokens of its prompt."""
     keep_rows: Callable[[], None]

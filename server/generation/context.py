@@ -6,37 +6,34 @@ from dataclasses import dataclass
 
 from lightwell.server.config.auth.keys import Keyring
 from lightwell.server.config.settings import Settings
-from lightwell.server.dispatch.served_adapter import ServedAdapter
-from lightwell.server.generation.served_model import ServedModel
-from lightwell.server.http.errors import NotFound, shown
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.generation.model_list import ModelList
+from lightwell.server.http.errors import ApiError
 from lightwell.server.observability.metrics import Metrics
-
-PLACEHOLDERS = ("tgi", "dummy", "text-embeddings-inference")
-"""Placeholder model names of TGI's and TEI's clients; they mean the one model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppContext:
-    """The parts of the running server that routes use, and the model that it serves."""
+    """The parts of the running server that routes use, and the models that it serves."""
 
     settings: Settings
     keys: Keyring
     metrics: Metrics
-    model: ServedModel
+    models: ModelList
 
-    def find(self, name: str | None) -> tuple[ServedModel, ServedAdapter | None]:
-        """Return the model with this name, or the model and its LoRA adapter with this name. None means the model
-        itself.
-
-        Raises NotFound.
+    def check_room(self, request_context: RequestContext, *, is_inspection: bool) -> None:
+        """Raise the error of a request that no model has room for, before its body names one: Unavailable (503) or
+        QueueFull (429).
         """
-        model = self.model
-        if name is None or name == model.id:
-            return model, None
-        adapter = model.adapters.find(name)
-        if adapter is None and name not in PLACEHOLDERS:
-            names = [model.id, *(each.name for each in model.adapters)]
-            served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
-            message = f"The model {shown(name)} does not exist here; {served}."
-            raise NotFound(message, param="model", code="model_not_found")
-        return model, adapter
+        first: ApiError | None = None
+        for slot in self.models.slots:
+            if slot.model is None:
+                return
+            try:
+                slot.model.engine.check_room(request_context=request_context, is_inspection=is_inspection)
+            except ApiError as error:
+                first = first or error
+            else:
+                return
+        if first is not None:
+            raise first

@@ -17,7 +17,7 @@ from lightwell.server.dispatch.engine_client import EngineClient
 from lightwell.server.dispatch.lora_registry import LoraRegistry
 from lightwell.server.engine.messages.outputs import EngineInfo
 from lightwell.server.http.errors import Unavailable
-from lightwell.server.observability.metrics import Metrics
+from lightwell.server.observability.metrics import ModelMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,10 @@ class ServedModel(ModelFiles):
     """A model with its engine: all that a request for this model reads."""
 
     engine: EngineClient
-    metrics: Metrics
+    metrics: ModelMetrics
 
     @classmethod
-    def of(cls, files: ModelFiles, engine: EngineClient, metrics: Metrics) -> Self:
+    def of(cls, files: ModelFiles, engine: EngineClient, metrics: ModelMetrics) -> Self:
         """Return the model of these files, computed by this engine."""
         return cls(
             **{field.name: getattr(files, field.name) for field in fields(files)}, engine=engine, metrics=metrics

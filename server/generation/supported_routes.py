@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lightwell.model.config import ModelConfig
-from lightwell.server.config.auth.keys import ApiKey
+from lightwell.server.config.auth.keys import ApiKey, Keyring
+from lightwell.server.config.settings import Settings
 from lightwell.server.engine.messages.request import Part
-from lightwell.server.generation.context import AppContext
-from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.served_model import ModelFiles, ServedModel
 from lightwell.server.http.errors import BadRequest
 
 CHATS: Mapping[str, str] = {
@@ -43,10 +43,13 @@ INSPECTIONS = {
     "/v1/circuits": "weights",
 }
 """The inspection routes, each with its module of `server.dialects.inspect`."""
+EMBEDDINGS = ("/v1/embeddings", "/api/embed", "/api/embeddings", "/embed", "/embed_all", "/similarity")
+"""The routes that make vectors."""
 ROUTES_OF_ANY_MODEL = (
-    "/v1/embeddings",
+    EMBEDDINGS[0],
     *(route for route in INSPECTIONS if route not in ROUTES_OF_A_HEAD),
-    *("/api/embed", "/api/embeddings", "/embed", "/embed_all", "/similarity", "/"),
+    *EMBEDDINGS[1:],
+    "/",
 )
 
 _KINDS = {"encoder": "an encoder", "decoder": "a decoder without a head for words"}
@@ -63,7 +66,7 @@ class UnsupportedReason:
     param: str | None = None
 
 
-def why_not(model: ServedModel, route: str) -> UnsupportedReason | None:
+def why_not(model: ModelFiles, route: str) -> UnsupportedReason | None:
     """Return why this model cannot answer this route, or None if it can."""
     config = model.config
     if (config.kind == "encoder" or not config.has_head) and route in ROUTES_OF_A_DECODER:
@@ -104,12 +107,12 @@ def why_not(model: ServedModel, route: str) -> UnsupportedReason | None:
     return None
 
 
-def is_for_text(model: ServedModel) -> bool:
+def is_for_text(model: ModelFiles) -> bool:
     """Return whether the model is for writing text: it can, and its files don't describe embeddings."""
     return why_not(model, "/generate") is None and not model.embedding_defaults.is_declared
 
 
-def _why_no_scores(model: ServedModel) -> UnsupportedReason | None:
+def _why_no_scores(model: ModelFiles) -> UnsupportedReason | None:
     config, defaults, embeds = model.config, model.score_defaults, model.embedding_defaults
     head = config.classifier
     if defaults is not None and defaults.refusal is not None:
@@ -131,7 +134,7 @@ def _why_no_scores(model: ServedModel) -> UnsupportedReason | None:
     return None
 
 
-def _why_no_labels(model: ServedModel) -> UnsupportedReason | None:
+def _why_no_labels(model: ModelFiles) -> UnsupportedReason | None:
     defaults, config = model.score_defaults, model.config
     if config.classifier is None:
         return UnsupportedReason(
@@ -143,7 +146,7 @@ def _why_no_labels(model: ServedModel) -> UnsupportedReason | None:
     return None
 
 
-def _why_not_sparse(model: ServedModel) -> UnsupportedReason | None:
+def _why_not_sparse(model: ModelFiles) -> UnsupportedReason | None:
     config, refusal = model.config, model.embedding_defaults.sparse.refusal
     if config.kind != "encoder" or not config.has_head:
         return UnsupportedReason(
@@ -155,9 +158,9 @@ def _why_not_sparse(model: ServedModel) -> UnsupportedReason | None:
     return None
 
 
-def why_no_weights(context: AppContext, key: ApiKey | None) -> UnsupportedReason | None:
+def why_no_weights(settings: Settings, keys: Keyring, key: ApiKey | None) -> UnsupportedReason | None:
     """Return why a client with this key (None: none is needed) may not read weights, or None if it may."""
-    access = context.settings.weights_access or ("open" if context.keys.is_open else "admin")
+    access = settings.weights_access or ("open" if keys.is_open else "admin")
     if access == "open" or (access == "admin" and key is not None and key.is_admin):
         return None
     if access == "off":

@@ -67,10 +67,10 @@ class Scorer:
     def __init__(self, settings: Settings) -> None:
         """Load the model of these settings. Raises ModelLoadError if it cannot be loaded, or predicts no text."""
         options = {name: getattr(settings, name) for name in ("dtype", "quantize", "activations")}
-        self.llm = LLM(settings.model, **options, max_response_bytes=_MOST_BYTES, max_capture_bytes=_MOST_BYTES)
+        self.llm = LLM(settings.source, **options, max_response_bytes=_MOST_BYTES, max_capture_bytes=_MOST_BYTES)
         told = self.llm.capabilities()
         if told["kind"] != "decoder":
-            raise ModelLoadError(f"{settings.model} is an {told['kind']}; a decoder is accepted")
+            raise ModelLoadError(f"{settings.source} is an {told['kind']}; a decoder is accepted")
         self.window = min(WINDOW, told["max_model_len"])
 
     def logprobs(self, ids: list[int]) -> Numbers:
@@ -90,7 +90,7 @@ def measure(
     """
     written = read_text(text).replace("\r\n", "\n").replace("\r", "\n")
     scorer = Scorer(settings)
-    other = None if against is None else Scorer(Settings(model=against, dtype=settings.dtype))
+    other = None if against is None else Scorer(Settings.from_sources({"model": against, "dtype": settings.dtype}, {}))
     ids = scorer.llm.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens]
     if len(ids) < LEAST_TOKENS:
         raise ModelLoadError(f"{text} has {len(ids)} tokens; perplexity needs {LEAST_TOKENS} or more")

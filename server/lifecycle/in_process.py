@@ -14,7 +14,10 @@ from starlette.types import ASGIApp, Message
 from lightwell.server.config.auth.keys import Keyring
 from lightwell.server.config.settings import Settings, SettingsError
 from lightwell.server.dispatch.engine_client import EngineClient
-from lightwell.server.lifecycle.app import create_app, load_model_files
+from lightwell.server.generation.model_list import ModelList
+from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.lifecycle.app import create_app
+from lightwell.server.lifecycle.model_files import load_model_files
 from lightwell.server.lifecycle.worker_process import set_spin_count, weight_bytes
 from lightwell.server.observability.metrics import Metrics
 from lightwell.server.worker.engine_thread import EngineThread
@@ -62,7 +65,11 @@ class Application:
         self._thread = threading.Thread(target=self._loop.run_forever, name="lightwell-routes", daemon=True)
         self._thread.start()
         try:
-            self._app = create_app(settings, Keyring((), None), files, self._client, _no_lifespan, Metrics())
+            metrics = Metrics()
+            model = ServedModel.of(files, self._client, metrics.of_model(files.id))
+            model.metrics.watch(self._client.metrics)
+            self._client.on_step = model.metrics.observe_step
+            self._app = create_app(settings, Keyring((), None), ModelList.of(model), _no_lifespan, metrics)
             self.result(self._client.start())
             self._engine.start()
             self._engine.loaded.result()

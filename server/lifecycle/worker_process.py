@@ -48,8 +48,8 @@ _early: list[WorkerProcess] = []
 
 def start_early(threads: int | None, model: Path) -> None:
     """Start the first worker process before its job is known. model: its folder or GGUF file."""
-    prepare_environment(threads, weight_bytes(model))
-    _early.append(WorkerProcess(_IMPORTS))
+    with worker_environment(threads, weight_bytes(model)):
+        _early.append(WorkerProcess(_IMPORTS))
 
 
 def take() -> WorkerProcess:
@@ -101,8 +101,21 @@ def _wait_for_job(receiver: Connection, imports: Sequence[str]) -> None:
     job(*arguments)
 
 
+@contextlib.contextmanager
+def worker_environment(threads: int | None, num_bytes: int) -> Iterator[None]:
+    """Set the environment of a worker that starts meanwhile: the next model's may differ."""
+    before = dict(os.environ)
+    prepare_environment(threads, num_bytes)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys() - {"PYTHONSAFEPATH"}:
+            del os.environ[name]
+        os.environ.update(before)
+
+
 def prepare_environment(threads: int | None, num_bytes: int = _LARGE) -> None:
-    """Set the environment of the workers; variables that are set already are kept. num_bytes: of the model's weights.
+    """Set the environment of a worker; variables that are set already are kept. num_bytes: of the model's weights.
 
     glibc returns large buffers to the kernel and faults them in again: without that, products run up to three times
     faster. In huge pages large weights are read 5 to 14 % faster.

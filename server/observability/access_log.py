@@ -37,6 +37,8 @@ class RequestRecord:
     scope: Scope = field(default_factory=dict, repr=False)
     started: float = field(default_factory=time.monotonic)
     """Start in CLOCK_MONOTONIC seconds, as all times of requests."""
+    model: str | None = None
+    """The model that it names, or that answers it."""
     engine_requests: int = 0
     """Number of requests that it handed to the engine."""
     prompt_tokens: int = 0

@@ -63,20 +63,24 @@ class Histogram(Collector):
 
 
 class Shown(Collector):
-    """Every metric of a registry: our own with common labels, and repeated under each of their other names."""
+    """The metrics of several registries as one: our own with the labels of their registry, and repeated under each of
+    their other names.
+    """
 
-    def __init__(self, registry: CollectorRegistry, aliases: Sequence[tuple[str, str]]) -> None:
-        self._registry = registry
+    def __init__(self, aliases: Sequence[tuple[str, str]]) -> None:
         self._aliases = aliases
-        self.labels: dict[str, str] = {}
-        """The labels that each sample gets."""
+        self.parts: list[tuple[CollectorRegistry, dict[str, str]]] = []
+        """Each registry, with the labels that its samples get."""
 
     def collect(self) -> Iterable[Metric]:
-        for family in self._registry.collect():
-            if not family.name.startswith(PREFIX):
-                yield family
-                continue
-            family.samples = [sample._replace(labels={**sample.labels, **self.labels}) for sample in family.samples]
+        families: dict[str, Metric] = {}
+        for registry, labels in self.parts:
+            for family in registry.collect():
+                if labels and family.name.startswith(PREFIX):
+                    family.samples = [each._replace(labels={**each.labels, **labels}) for each in family.samples]
+                if families.setdefault(family.name, family) is not family:
+                    families[family.name].samples += family.samples
+        for family in families.values():
             yield family
             ending = "_total" if family.type == "counter" else ""  # the names of counters' families lack it
             for name, original in self._aliases:

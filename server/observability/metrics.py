@@ -167,46 +167,37 @@ def of_adapters(num_requests: Mapping[str, int]) -> Iterable[Metric]:
     )
 
 
-class Metrics:
-    """The server's metrics. Times are seconds on CLOCK_MONOTONIC.
+def _counter(registry: CollectorRegistry, name: str, text: str, **labels: Sequence[str]) -> Counter:
+    """Define a counter that this process counts up; known values of a label are shown as 0 before the first."""
+    made = Counter(PREFIX + name, text, list(labels), registry=registry)
+    for values in labels.values():
+        for value in values:
+            made.labels(value)
+    return made
 
-    `aliases` are pairs of another name and the metric that it names (`server.config.metric_aliases`).
-    """
 
-    def __init__(self, aliases: Sequence[tuple[str, str]] = ()) -> None:
+class ModelMetrics:
+    """The metrics of one model. Times are seconds on CLOCK_MONOTONIC."""
+
+    def __init__(self) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._shown = Shown(self.registry, aliases)
-        ProcessCollector(registry=self.registry)
-        self.watch(_of_this_process)
-        self.request_success = self._counter(
+        self.request_success = _counter(
+            self.registry,
             "request_success_total",
             "Requests of the engine that ended well (stop, length, done) or were aborted, mostly as their client left.",
             finish_reason=("stop", "length", "done", "abort"),
         )
-        self.http_requests = self._counter(
-            "http_requests_total",
-            "HTTP requests; status 499 means that the client disconnected first.",
-            route=(), method=(), status=(),
-        )  # fmt: skip
-        self.grammars_refused = self._counter(
-            "grammars_refused_total", "Requests refused for a schema or grammar that is wrong or cannot be honoured."
+        self.grammars_refused = _counter(
+            self.registry,
+            "grammars_refused_total",
+            "Requests refused for a schema or grammar that is wrong or cannot be honoured.",
         )
-        self.capture_rejections = self._counter(
+        self.capture_rejections = _counter(
+            self.registry,
             "capture_rejected_total",
             "Capture requests that were rejected: answer_too_large (413) or budget_full (429).",
             reason=("answer_too_large", "budget_full"),
-        )
-        self.stalled_clients = self._counter(
-            "stalled_clients_total",
-            "Connections closed because the client read nothing for --send-timeout seconds.",
-        )
-        self.slow_clients = self._counter(
-            "slow_clients_total",
-            "Connections closed because the client did not send its request in time (--receive-timeout).",
-        )
-        self.refused_connections = self._counter(
-            "refused_connections_total", "Connections refused with 503 since --max-connections were open."
         )
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds", "From the request's arrival to its first token.", _TTFT_BUCKETS
@@ -238,22 +229,10 @@ class Metrics:
         )
         self.iteration_tokens = self._histogram("iteration_tokens", "Tokens of one engine step.", _TOKEN_BUCKETS)
 
-    def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
-        """Define a counter that this process counts up; known values of a label are shown as 0 before the first."""
-        made = Counter(PREFIX + name, text, list(labels), registry=self.registry)
-        for values in labels.values():
-            for value in values:
-                made.labels(value)
-        return made
-
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         histogram = Histogram(PREFIX + name, text, buckets)
         self.registry.register(histogram)
         return histogram
-
-    def name_model(self, name: str) -> None:
-        """Give every sample the label `model_name`, as vLLM's have it."""
-        self._shown.labels["model_name"] = name
 
     def watch(self, read: Callable[[], Iterable[Metric]]) -> None:
         """Call `read` at each scrape; its metrics are added."""
@@ -291,6 +270,58 @@ class Metrics:
         self.request_prefill_time.observe(max(timing.first_token - timing.scheduled, 0.0))
         if timing.finished is not None:
             self.request_decode_time.observe(max(timing.finished - timing.first_token, 0.0))
+
+
+class Metrics:
+    """The server's metrics, and those of its models.
+
+    `aliases` are pairs of another name and the metric that it names (`server.config.metric_aliases`).
+    """
+
+    def __init__(self, aliases: Sequence[tuple[str, str]] = ()) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._shown = Shown(aliases)
+        self._labels: dict[str, str] = {}
+        self._shown.parts.append((self.registry, self._labels))
+        ProcessCollector(registry=self.registry)
+        self.watch(_of_this_process)
+        self.http_requests = _counter(
+            self.registry,
+            "http_requests_total",
+            "HTTP requests; status 499 means that the client disconnected first.",
+            route=(), method=(), status=(),
+        )  # fmt: skip
+        self.stalled_clients = _counter(
+            self.registry,
+            "stalled_clients_total",
+            "Connections closed because the client read nothing for --send-timeout seconds.",
+        )
+        self.slow_clients = _counter(
+            self.registry,
+            "slow_clients_total",
+            "Connections closed because the client did not send its request in time (--receive-timeout).",
+        )
+        self.refused_connections = _counter(
+            self.registry,
+            "refused_connections_total",
+            "Connections refused with 503 since --max-connections were open.",
+        )
+
+    def name_models(self, names: Sequence[str]) -> None:
+        """Give every sample the label `model_name`, as vLLM's have it: with several models, those of each model."""
+        if len(names) == 1:
+            self._labels["model_name"] = names[0]
+
+    def of_model(self, name: str = "") -> ModelMetrics:
+        """Return the metrics of a model that is now served, with its name as the label `model_name`."""
+        made = ModelMetrics()
+        self._shown.parts.append((made.registry, {"model_name": name} if name else {}))
+        return made
+
+    def watch(self, read: Callable[[], Iterable[Metric]]) -> None:
+        """Call `read` at each scrape; its metrics are added."""
+        self.registry.register(ReadAtScrape(read))
 
     def observe_connection_end(self, reason: str) -> None:
         """Count a connection that the server ended (`server.http.connection_limits.EndReason`)."""

@@ -43,7 +43,7 @@ def is_wanted(endpoint: str | None, environ: Mapping[str, str]) -> bool:
 class Tracing:
     """Makes the spans of one server. `endpoint` is as in `--otlp-endpoint`; None leaves it to the environment."""
 
-    def __init__(self, endpoint: str | None, model_id: str, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, endpoint: str | None, environ: Mapping[str, str] = os.environ) -> None:
         """Set up tracing. Raises SettingsError if a package is missing, or if the protocol is not HTTP."""
         named = next((name for name in _PROTOCOLS if environ.get(name)), None)  # the variable for traces comes first
         if named is not None and environ[named] != "http/protobuf":
@@ -68,7 +68,6 @@ class Tracing:
         attributes = {"service.version": lightwell_version()}
         if not environ.get("OTEL_SERVICE_NAME") and "service.name=" not in environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
             attributes["service.name"] = "lightwell"
-        self._model_id = model_id
         self._provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
         exporter = OTLPSpanExporter(None if endpoint is None else f"{endpoint.rstrip('/')}/v1/traces")
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -123,7 +122,7 @@ class Tracing:
             attributes |= {
                 "gen_ai.operation.name": _OPERATIONS.get(route or "", "look"),
                 "gen_ai.provider.name": "lightwell",
-                "gen_ai.request.model": self._model_id,
+                "gen_ai.request.model": record.model,
                 "gen_ai.usage.input_tokens": record.prompt_tokens,
                 "gen_ai.usage.output_tokens": record.generated_tokens,
                 "gen_ai.response.finish_reasons": tuple(record.finish_reasons) or None,

@@ -15,6 +15,7 @@ class LoadAdapterRequest(RequestModel):
 
     lora_name: Text = Field(description="Name of the adapter, for the field `model` of requests.")
     lora_path: Text = Field(description="Its folder, inside --lora-root.")
+    base_model_name: Text | None = Field(None, description="Name of its model; by default the first model.")
 
 
 class UnloadAdapterRequest(RequestModel):

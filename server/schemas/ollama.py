@@ -4,6 +4,7 @@ The sampling options have the bounds of `GenerationFields`.
 """
 
 import json
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -38,7 +39,6 @@ MAX_CALL_VALUES = 5000
 """Most values in all tool calls of a conversation: they are checked, and written as JSON, in one go."""
 
 _LOADED = "the server's settings determine the loading of the model"
-_KEEP_ALIVE: Ignored = {"keep_alive": "the model stays loaded as long as the server runs"}
 _NO_IMAGES = Refused("this server reads no images")
 
 _IGNORED_OPTIONS: Ignored = {
@@ -71,10 +71,35 @@ _REFUSED_BY_GENERATE: RefusedFields = {
     **dict.fromkeys(("width", "height", "steps"), Refused("this server makes no images")),
 }
 
-_IGNORED_BY_EMBED: Ignored = {**_KEEP_ALIVE, "options": "an embedding is computed, not sampled"}
+_IGNORED_BY_EMBED: Ignored = {"options": "an embedding is computed, not sampled"}
 
 
 _TRUNCATED = "true if a text was too long and a part of it was left out; else the field is absent."
+
+
+_DURATION = re.compile(r"-?(?:\d+(?:\.\d*)?(?:ns|us|ms|s|m|h))+|-?\d+")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(value: float | str) -> float:
+    """Read a duration of Go, such as "1h30m", or a number of seconds."""
+    if isinstance(value, str):
+        if not _DURATION.fullmatch(value) or len(value) > 40:
+            raise ValueError('a number of seconds, or a duration such as "5m", is accepted; negative is forever')
+        parts = re.findall(r"(\d+(?:\.\d*)?)([a-z]*)", value)
+        total = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+        value = -total if value.startswith("-") else total
+    return min(float(value), 1e9)
+
+
+class KeepsModel(RequestModel):
+    """The field of all requests that load a model."""
+
+    keep_alive: Annotated[float | str, AfterValidator(_seconds)] | None = Field(
+        None,
+        description="Unload the model when it was unused for this long: seconds or a duration such as 5m; 0 is at "
+        "once, negative never. The only model of a server stays loaded.",
+    )
 
 
 class OllamaOptions(RequestModel):
@@ -107,10 +132,9 @@ class OllamaOptions(RequestModel):
         return value
 
 
-class OllamaTextFields(CanIntervene, RunFields):
+class OllamaTextFields(CanIntervene, KeepsModel, RunFields):
     """Fields that both routes have that write text."""
 
-    IGNORED = _KEEP_ALIVE
     REFUSED = _REFUSED_BY_TEXT
 
     stream: bool = Field(True, description="Answer with one line of JSON a token; false for one object.")
@@ -187,7 +211,7 @@ class OllamaChatRequest(OllamaTextFields):
     """Body of POST /api/chat."""
 
     messages: Annotated[list[OllamaMessage], Field(max_length=MAX_MESSAGES, fail_fast=True)] = Field(
-        default_factory=list, description="The conversation so far; none of it asks whether the model is loaded."
+        default_factory=list, description="The conversation so far; an empty one loads the model."
     )
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = Field(
         None, description="The tools that the assistant may call, as POST /v1/chat/completions takes them."
@@ -214,7 +238,7 @@ class OllamaGenerateRequest(OllamaTextFields):
 
     REFUSED = _REFUSED_BY_GENERATE
 
-    prompt: Text = Field("", description="The text; an empty one asks whether the model is loaded.")
+    prompt: Text = Field("", description="The text; an empty one loads the model.")
     system: Text | None = Field(None, description="A message to the model before the prompt.")
     raw: bool = Field(
         False, description="Continue the prompt as it is; false wraps it into the chat template, if the model has one."
@@ -229,7 +253,7 @@ class OllamaGenerateRequest(OllamaTextFields):
         return self
 
 
-class OllamaEmbedRequest(RunFields):
+class OllamaEmbedRequest(KeepsModel, RunFields):
     """Body of POST /api/embed."""
 
     IGNORED = _IGNORED_BY_EMBED
@@ -239,7 +263,7 @@ class OllamaEmbedRequest(RunFields):
     dimensions: int | None = Field(None, ge=1, le=2**31 - 1, description="Keep the first n numbers of each vector.")
 
 
-class OllamaEmbeddingsRequest(RunFields):
+class OllamaEmbeddingsRequest(KeepsModel, RunFields):
     """Body of POST /api/embeddings, the route before /api/embed."""
 
     IGNORED = _IGNORED_BY_EMBED
@@ -275,7 +299,7 @@ class OllamaTextAnswer(OllamaTimes):
 
     created_at: str = Field(description="The time, as RFC 3339 writes it.")
     done: bool = Field(description="Whether this is all, or a stream's last line.")
-    done_reason: Literal["stop", "length", "load"] | None = Field(None, description="Why it ended.")
+    done_reason: Literal["stop", "length", "load", "unload"] | None = Field(None, description="Why it ended.")
     prompt_eval_duration: int | None = Field(None, description="Nanoseconds until the first token.")
     eval_count: int | None = Field(None, description="Tokens of the answer.")
     eval_duration: int | None = Field(None, description="Nanoseconds from the first token to the last.")

@@ -171,7 +171,7 @@ def test_settings_arrive_as_they_were_written() -> None:
     settings = Settings.from_sources({}, variables("on"))
     assert (settings.max_num_seqs, settings.max_kv_demand, settings.batch_invariant) == (128, 1.5, True)
     assert settings.cors_origin == ("https://a.example",)
-    assert settings.model == "org/name"
+    assert settings.source == "org/name"
 
 
 @every_set

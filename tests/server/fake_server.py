@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,15 @@ from lightwell.server.dispatch.request_context import RequestContext
 from lightwell.server.dispatch.request_handle import RequestHandle
 from lightwell.server.engine.messages.request import EngineRequest, GenerateTask
 from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.generation.model_list import ModelSlot
 from lightwell.server.http.error_handlers import install_error_handlers
 from lightwell.server.http.sse import DONE, EventStream
 from lightwell.server.lifecycle import processes
 from lightwell.server.lifecycle.drain import DrainServer
+from lightwell.server.lifecycle.model_host import ModelHosts, ServerGaveUp
 from lightwell.server.observability.access_log import RequestLog, current_record
 from lightwell.server.observability.logs import configure_logging
+from lightwell.server.observability.metrics import ModelMetrics
 
 
 async def events(handle: RequestHandle) -> AsyncIterator[bytes]:
@@ -112,17 +116,18 @@ def main() -> int:
         settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
         configure_logging(settings.log_level, settings.log_format)
         factory = "tests.server.fake_engine:FakeEngine.from_folder"
-        config = settings.engine_config(Path("no-folder"))
-        processes.run(
-            settings,
-            config,
-            build_app,
-            name="the fake",
-            on_connection_end=lambda reason: None,
-            model_files={},
-            engine_factory=factory,
-        )
-    except (SettingsError, processes.ServerGaveUp) as error:
+        slot = ModelSlot(settings, ["the fake"], ModelMetrics())
+        hosts = ModelHosts(lambda slot: None, 1, lambda slot, reason: server[0].give_up(reason), factory)
+        server: list[processes.LightwellServer] = []
+
+        def make(address: str) -> processes.LightwellServer:
+            client = hosts.add(slot, settings.engine_config(Path("no-folder")), {}).client
+            build = partial(build_app, client)
+            server.append(processes.LightwellServer(settings, hosts, build, lambda reason: None))
+            return server[0]
+
+        processes.run(settings, hosts, make, "the fake")
+    except (SettingsError, ServerGaveUp) as error:
         return fail(str(error), 1)
     return 0
 

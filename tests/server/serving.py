@@ -32,6 +32,7 @@ from lightwell.server.config.settings import Settings
 from lightwell.server.dialects import build_routes
 from lightwell.server.dialects.ops.web_assets import WebAssets
 from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.model_list import ModelList
 from lightwell.server.generation.served_model import ServedModel
 from lightwell.server.http.error_handlers import install_error_handlers
 from lightwell.server.http.security_headers import BrowserHeaders
@@ -156,7 +157,7 @@ class Site:
 
     @property
     def model(self) -> ServedModel:
-        return self.context.model
+        return self.context.models.loaded[0]
 
     async def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         return await self.http.post(path, json=body, **options)
@@ -261,7 +262,8 @@ def build_site(
     engine.config = config = config or replace(tiny_config(), max_model_len=max_model_len)
     tokenizer = Tokenizer.from_folder(folder)
     metrics = Metrics()
-    metrics.watch(lambda: of_engine(engine.stats(), engine.counts, engine.worker_numbers()))
+    own = metrics.of_model()
+    own.watch(lambda: of_engine(engine.stats(), engine.counts, engine.worker_numbers()))
     keys = Keyring(tuple(map(hash_of, api_key)), api_key_file)
     metrics.watch(lambda: of_keys(keys))
     options = Settings(**settings)
@@ -279,9 +281,9 @@ def build_site(
         sampling_defaults=sampling_defaults,
         max_model_len=max_model_len,
         engine=engine,
-        metrics=metrics,
+        metrics=own,
     )
-    context = AppContext(settings=options, keys=keys, metrics=metrics, model=model)
+    context = AppContext(settings=options, keys=keys, metrics=metrics, models=ModelList.of(model))
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
     app.router.routes += quick_routes(context)

@@ -45,7 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the assistant's next message. With `stream`, it is sent as server-sent events, from `message_start` to
         `message_stop`.
         """
-        model = accept(context, body, PATH)
+        model = await accept(context, body, PATH)
         beginning = begin_conversation(model, chat_request(body))
         answer = _Answer(model, body, await unless_disconnected(request, beginning))
         return answer.stream() if body.stream else await unless_disconnected(request, answer.whole())
@@ -62,7 +62,7 @@ def add_counting(router: APIRouter, context: AppContext) -> None:
     )
     async def count_tokens(body: CountTokensRequest) -> Response:
         """Return how many tokens the model would read of a conversation, its system text and its tools included."""
-        model, _ = context.find(body.model)  # adapters have the tokens of the model
+        model, _ = await context.models.find(body.model)  # adapters have the tokens of the model
         check_route(model, PATH)
         prompt = await read_conversation(model, chat_request(body))
         return json_response({"input_tokens": prompt.num_tokens})

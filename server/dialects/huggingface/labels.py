@@ -34,7 +34,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 async def predict(context: AppContext, request: Request, body: PredictRequest) -> Response:
     """Answer POST /predict. With `parameters`, one input's answer is a list in a list, as in HF's Inference API."""
-    model = accept(context, body, "/predict")
+    model = await accept(context, body, "/predict")
     asked = body.parameters
     is_batch = not isinstance(body.inputs, str) and not isinstance(body.inputs[0], str)
     inputs = _inputs_of(body.inputs)

@@ -39,7 +39,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return, for each input, the words of the vocabulary that a masked language model finds in it, with their
         weights.
         """
-        model = accept(context, body, SPARSE)
+        model = await accept(context, body, SPARSE)
         sparse = model.embedding_defaults.sparse
         task = SparseTask(is_sum=sparse.is_sum, is_log_twice=sparse.is_log_twice)
         asked = {"input": body.inputs, **cut_fields(model, body)}

@@ -34,7 +34,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.post("/embed_all", tags=["Hugging Face"], summary="Vectors of tokens (TEI)", response_model=list[Any])
     async def vectors_of_tokens(request: Request, body: TeiInputFields) -> Response:
         """Return a list of vectors for each input: the final state of each token, without pooling."""
-        return await _vectors(context, request, body, {"pooling": "none", "normalize": False})
+        asked = {"pooling": "none", "normalize": False}
+        return await _vectors(context, request, body, asked, "/embed_all")
 
     @router.post("/similarity", tags=["Hugging Face"], summary="Cosines of texts (TEI)", response_model=list[float])
     async def cosines(request: Request, body: SimilarityRequest) -> Response:
@@ -44,11 +45,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 def add_info(router: APIRouter, context: AppContext) -> None:
     """Add GET /info to the router."""
-    model = context.model
 
     @router.get("/info", tags=["Hugging Face"], summary="The model and its limits (TEI, TGI)")
     async def info() -> dict[str, Any]:
-        """Return the model's kind and the limits of requests; TEI's clients read some fields, TGI's others."""
+        """Return the first model's kind and the limits of requests; TEI's clients read some fields, TGI's others."""
+        model, _ = await context.models.find(None)
         settings, embeds, head = model.settings, model.embedding_defaults, model.config.classifier
         kind: dict[str, Any] = {"embedding": {"pooling": "+".join(embeds.modes or (embeds.pooling,))}}
         if head is not None:
@@ -79,11 +80,14 @@ def add_info(router: APIRouter, context: AppContext) -> None:
 
 async def embed(context: AppContext, request: Request, body: EmbedRequest) -> Response:
     """Answer POST /embed."""
-    return await _vectors(context, request, body, {"normalize": body.normalize, "dimensions": body.dimensions})
+    asked = {"normalize": body.normalize, "dimensions": body.dimensions}
+    return await _vectors(context, request, body, asked, "/embed")
 
 
-async def _vectors(context: AppContext, request: Request, body: TeiInputFields, asked: dict[str, Any]) -> Response:
-    model = accept(context, body)
+async def _vectors(
+    context: AppContext, request: Request, body: TeiInputFields, asked: dict[str, Any], route: str
+) -> Response:
+    model = await accept(context, body, route)
     asked |= {"input": body.inputs, **cut_fields(model, body)}
     _, vectors = await embed_vectors(model, request, asked, "inputs")
     return await large_response(JsonArray(vector, "float") for vector in vectors)
@@ -99,7 +103,7 @@ def cut_fields(model: ServedModel, body: TeiCut) -> dict[str, Any]:
 
 async def similarity(context: AppContext, request: Request, body: SimilarityRequest) -> Response:
     """Answer POST /similarity."""
-    model = accept(context, body)
+    model = await accept(context, body, "/similarity")
     texts = {"inputs.source_sentence": body.inputs.source_sentence, "inputs.sentences": body.inputs.sentences}
     found: list[Any] = []
     for field, each in texts.items():

@@ -73,7 +73,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Answer as POST /similarity or /rerank if the fields are theirs; otherwise as /predict if the model labels
         texts, as /generate if it is made to write text, and else as /embed.
         """
-        schema, handle = _meant(context.model, body)
+        name = body.get("model")
+        model, _ = await context.models.find(name if isinstance(name, str) else None)
+        schema, handle = _meant(model, body)
         answer = await handle(context, request, translated(schema, body))
         is_text = schema is GenerateRequest and not isinstance(answer, EventStream)
         return Response(b"[%b]" % bytes(answer.body), media_type="application/json") if is_text else answer
@@ -97,7 +99,7 @@ async def generate(context: AppContext, request: Request, body: GenerateRequest)
         name = "parameters.decoder_input_details"
         raise BadRequest(f"{name}: a stream does not contain the prompt; false is accepted.", param=name)
     named = body if asked.adapter_id is None else body.model_copy(update={"model": asked.adapter_id})
-    model = accept(context, named, "/generate")
+    model = await accept(context, named, "/generate")
     prompt = _prompt_request(body)
     (job,) = await completion_jobs(model, prompt)
     if asked.max_new_tokens is None:

@@ -36,7 +36,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the attention of each input. `Accept` chooses JSON, safetensors, npy (one input) or NDJSON (one
         line per layer).
         """
-        model = accept(context, body, "/v1/attention")
+        model = await accept(context, body, "/v1/attention")
         part = check_part(model, body.part)
         inspection = await begin(model, request, body, 1 if body.top_k is None else 2)
         wanted, inputs = inspection.wanted, inspection.inputs

@@ -133,7 +133,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         the direction of the target's logit, and every part of that logit, which is their sum; with `vectors` all that
         is added to each query's residual stream, which is the sum of it.
         """
-        model = accept(context, body, "/v1/contributions")
+        model = await accept(context, body, "/v1/contributions")
         part = check_part(model, body.part)
         targets = [read_token(model, getattr(body, name), name) for name in ("target", "versus")]
         named = [target for target in targets if target is not None]

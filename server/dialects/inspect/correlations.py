@@ -85,7 +85,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the correlations of every pair of units of a point, over the positions of all inputs together:
         Pearson's rho, and what jointly normal numbers of that correlation share, -1/2 ln(1 - rho^2) nats.
         """
-        model = accept(context, body, "/v1/geometry")
+        model = await accept(context, body, "/v1/geometry")
         chosen, num_units = _choose(model.config, body)
         inspection = await begin(model, request, body, 4)
         positions = []

@@ -94,7 +94,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         weighted v, their sum z and the output through W_O, each as the network had it or recomputed from what it
         had.
         """
-        model = accept(context, body, "/v1/explain")
+        model = await accept(context, body, "/v1/explain")
         part = check_part(model, body.part)
         own = stack_config(model.config, stack_of(part))
         (layer,) = resolve_attending(body.layer, own, "layer")

@@ -96,7 +96,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         With an input they are means over its positions. Without one they are over random tokens, repeated once, which
         is where induction heads show.
         """
-        model = accept(context, body, "/v1/heads")
+        model = await accept(context, body, "/v1/heads")
         part = check_part(model, body.part)
         own = stack_config(model.config, stack_of(part))
         grid = every_head(body.layers, body.heads, own)

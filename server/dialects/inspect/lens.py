@@ -65,7 +65,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the likeliest next tokens by each layer at each position, and a target's rank and probability
         there.
         """
-        model = accept(context, body, "/v1/lens")
+        model = await accept(context, body, "/v1/lens")
         target = read_token(model, body.target, "target")
         inspection = await begin(model, request, body, 3 if body.target is None else 5)
         layers = resolve(body.layers, model.config.num_layers + 1, "layers", "state")

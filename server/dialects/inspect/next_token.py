@@ -106,7 +106,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
-        model = accept(context, body, "/v1/next")
+        model = await accept(context, body, "/v1/next")
         inspection = await begin(model, request, body, 3 if body.full else 1)
         positions = [_position(model, body, prompt.ids) async for prompt in in_turns(inspection.inputs, 64)]
         versus = None

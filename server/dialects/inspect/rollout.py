@@ -68,7 +68,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return from which inputs each position's vector comes, through the heads' mean attention and the residual
         connection (Abnar and Zuidema 2020, arXiv:2005.00928).
         """
-        model = accept(context, body, "/v1/rollout")
+        model = await accept(context, body, "/v1/rollout")
         part = check_part(model, body.part)
         own = stack_config(model.config, stack_of(part))
         layers = resolve(body.layers, own.num_layers, "layers", "layer")

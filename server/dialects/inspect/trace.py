@@ -34,7 +34,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         `Accept` chooses JSON, safetensors (tensors "{index}/{name}"), npy (one input, one point) or NDJSON (one line
         per point).
         """
-        model = accept(context, body, "/v1/trace")
+        model = await accept(context, body, "/v1/trace")
         chosen = choose_points(body, model.config)
         inspection = await begin(model, request, body, len(chosen))
         inputs = inspection.inputs

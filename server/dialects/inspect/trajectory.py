@@ -60,7 +60,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the length of each position's vector in every state, and its cosines to the start, to the state
         before, and to other positions' vectors. State 0 is the embedding, state i the residual stream after block i.
         """
-        model = accept(context, body, "/v1/trajectory")
+        model = await accept(context, body, "/v1/trajectory")
         part = check_part(model, body.part)
         inspection = await begin(model, request, body, 4 if body.compare_positions is None else 5)
         own = stack_config(model.config, stack_of(part))

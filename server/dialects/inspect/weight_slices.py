@@ -112,7 +112,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         kept. `--weights-access` says who may ask.
         """
         _check_access(context, request)
-        model = find_weights(context, model_id)
+        model = await find_weights(context, model_id)
         found = list_weights(model.config)
         asked = asked_of_weights("stored", _BYTES_OF_A_NAME * len(found.weights) // 4)
         stored = json.loads((await ask_about_weights(model, request, asked))["json"].tobytes())
@@ -142,7 +142,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         without LoRA adapters. `Accept` chooses JSON, npy or safetensors; `--weights-access` says who may ask.
         """
         _check_access(context, request)
-        model = find_weights(context, model_id)
+        model = await find_weights(context, model_id)
         check_once(request)
         wanted = negotiate(request.headers.get("accept"))
         chosen = _choose(model, name, query)
@@ -156,7 +156,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 def _check_access(context: AppContext, request: Request) -> None:
     """Raise Forbidden for a client that may not read weights."""
-    refusal = why_no_weights(context, request.scope.get(KEY_IN_SCOPE))
+    refusal = why_no_weights(context.settings, context.keys, request.scope.get(KEY_IN_SCOPE))
     if refusal is not None:
         raise Forbidden(f"{refusal.reason[0].upper()}{refusal.reason[1:]}.", code=refusal.code)
 

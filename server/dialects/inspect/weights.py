@@ -240,7 +240,7 @@ def _add_parameters(router: APIRouter, context: AppContext) -> None:
         """Return the parameter census by component, shared storage counted once, and next to it the matrices counted
         as textbooks do. `lightwell census` does the same for any configuration.
         """
-        model = find_weights(context, model_id)
+        model = await find_weights(context, model_id)
         head = {"object": "parameters", "model": model.id, "architecture": model.config.architecture}
         return {**head, **as_json(take_census(model.config))}
 
@@ -259,7 +259,7 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         singular values. They are computed next to the running requests, at low priority: a large matrix takes
         seconds to minutes.
         """
-        model = find_weights(context, model_id)
+        model = await find_weights(context, model_id)
         check_once(request)
         wanted = negotiate(request.headers.get("accept"))
         place, head = _locate(model, query)
@@ -288,7 +288,7 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         """Return the low-rank matrices of heads, from the weights alone: singular values, effective rank,
         eigenvalues of OV, and how much of what each head writes later heads read.
         """
-        model = accept(context, body)
+        model = await accept(context, body, "/v1/circuits")
         wanted = negotiate(request.headers.get("accept"))
         part = check_part(model, body.part)
         own = stack_config(model.config, stack_of(part))
@@ -329,9 +329,9 @@ def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
     return next(iter(found.values()))
 
 
-def find_weights(context: AppContext, name: str) -> ServedModel:
+async def find_weights(context: AppContext, name: str) -> ServedModel:
     """Return the model with this name. Raises NotFound, also for a LoRA adapter: it has no weights of its own."""
-    model, adapter = context.find(name)
+    model, adapter = await context.models.find(name)
     if adapter is not None:
         message = f"The model {shown(name)} is a LoRA adapter; the weights of {model.id!r} can be read."
         raise NotFound(message, param="model", code="model_not_found")

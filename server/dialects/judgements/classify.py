@@ -31,7 +31,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         @router.post(path, tags=["judgements"], summary=summary, response_model=ClassifyAnswer, name=path)
         async def classify(request: Request, body: ClassifyRequest) -> Response:
             """Return the probability of every label for each input."""
-            model = accept(context, body, "/v1/classify")
+            model = await accept(context, body, "/v1/classify")
             value = body.input
             is_one = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
             check_head_reasons(model, body.explain, 1 if is_one else len(value))

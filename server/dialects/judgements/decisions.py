@@ -38,7 +38,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return, for each question, the probability of each option: the softmax over the logits of the options' labels
         where the answer begins. The input is computed once.
         """
-        model = accept(context, body, "/v1/decisions")
+        model = await accept(context, body, "/v1/decisions")
         messages, questions = await asyncio.to_thread(_read, body)
         judging = judge_with_reasons(model, body, messages, questions)
         with WITHOUT_TRUNCATE.in_errors():

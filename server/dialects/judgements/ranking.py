@@ -58,7 +58,7 @@ async def rank(
 
 async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:
     """Answer POST /rerank for a body of Text Embeddings Inference: each text's score, the best first."""
-    model = accept(context, body, "/rerank")
+    model = await accept(context, body, "/rerank")
     ranked, _ = await rank(model, request, pair_fields(body), body.query, body.texts, body.top_n, "texts")
 
     def text(index: int) -> dict[str, str]:

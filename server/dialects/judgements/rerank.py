@@ -59,7 +59,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 async def _reranked(context: AppContext, request: Request, body: RerankRequest, route: str) -> Response:
-    model = accept(context, body, route)
+    model = await accept(context, body, route)
     texts = [each if isinstance(each, str) else each["text"] for each in body.documents]
     ranked, usage = await rank(model, request, body, body.query, texts, body.top_n, "documents")
     meta = {

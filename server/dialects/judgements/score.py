@@ -21,7 +21,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         @router.post(path, tags=["judgements"], summary=summary, response_model=ScoreAnswer, name=path)
         async def score(request: Request, body: ScoreRequest) -> Response:
             """Return the score of each pair: one text with each of the others, or each with the other at its place."""
-            model = accept(context, body, "/v1/score")
+            model = await accept(context, body, "/v1/score")
             pairs, name_of = _pairs_of(body)
             check_head_reasons(model, body.explain, len(pairs))
             found = await unless_disconnected(request, score_pairs(model, body, pairs, name_of))

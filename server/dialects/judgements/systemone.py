@@ -33,7 +33,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def systemone(request: Request, body: SystemOneRequest) -> Response:
         """Return, by the name of each question, the probability of each option, as POST /v1/decisions finds it."""
-        model = accept(context, body, "/v1/systemone")
+        model = await accept(context, body, "/v1/systemone")
         message, questions = await asyncio.to_thread(_read, body)
         names = {"input": "state"} | {f"questions[{i}]": f"questions.{name}" for i, name in enumerate(body.questions)}
         judging = judge_with_reasons(model, body, [message], questions)

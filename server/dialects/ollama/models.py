@@ -1,8 +1,8 @@
-"""GET /api/tags, /api/ps and /api/version, POST /api/show: the served model, in the form of Ollama's clients."""
+"""GET /api/tags, /api/ps and /api/version, POST /api/show: the models, in the form of Ollama's clients."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cache
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -14,62 +14,62 @@ from lightwell.server.config.memory_estimate import resolved_dtype, weight_bytes
 from lightwell.server.dialects.ollama.translation import can_think, served_name, tagged
 from lightwell.server.dispatch.served_adapter import ServedAdapter
 from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.model_list import ModelSlot
 from lightwell.server.generation.served_model import ServedModel
 from lightwell.server.generation.supported_routes import why_not
-from lightwell.server.http.errors import NotFound
+from lightwell.server.http.errors import ApiError, NotFound
 from lightwell.server.observability.version import lightwell_version
 from lightwell.server.schemas.ollama import OllamaShowRequest
 
 _OPTIONS = {"repetition_penalty": "repeat_penalty"}
+_UNKNOWN = {
+    "format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": ""
+}  # fmt: skip
 _NEVER = "9999-12-31T23:59:59Z"
 _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_NOT_THERE = {"pull": "POST", "push": "POST", "create": "POST", "copy": "POST", "delete": "DELETE"}
-"""Routes of Ollama's that change which models there are, each with its method."""
+_NOT_THERE = {"push": "POST", "create": "POST", "copy": "POST", "delete": "DELETE"}
+"""Routes of Ollama's that change the models on a disk, each with its method."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the routes that need a key to the router."""
-    model = context.model
     started = datetime.now(UTC)
-    described = cache(lambda: _described(model))  # counting parameters takes some milliseconds
-
-    def card(adapter: ServedAdapter | None = None) -> dict[str, Any]:
-        name = model.id if adapter is None else adapter.name
-        root = model.root if adapter is None else str(adapter.folder)
-        modified = started if adapter is None else datetime.fromtimestamp(adapter.created, UTC)
-        size, details = described()
-        return {
-            "name": tagged(name),
-            "model": tagged(name),
-            "modified_at": modified.isoformat(timespec="seconds").replace("+00:00", "Z"),
-            "size": size,
-            "digest": sha256(f"{root}\0{name}".encode()).hexdigest(),
-            "details": {**details, "parent_model": "" if adapter is None else tagged(model.id)},
-        }
 
     @router.get("/api/tags", tags=["Ollama"], summary="The models that are served, as Ollama lists them")
     async def tags() -> dict[str, Any]:
-        """Return the model and its LoRA adapters. `digest` is that of the name and of where the files are, not of what
-        is in them; `size` is what the weights take in memory where none stay quantised as they are stored.
+        """Return the models and their LoRA adapters. `digest` is that of the name and of where the files are, not of
+        what is in them; `size` is what the weights take in memory where none stay quantised as they are stored, and 0
+        for a model that was never loaded.
         """
-        return {"models": [card(), *map(card, model.adapters)]}
+        found = []
+        for slot in context.models:
+            found += [_card(slot, name, started) for name in slot.names]
+            if slot.model is not None:
+                found += [_card(slot, slot.id, started, adapter) for adapter in slot.model.adapters]
+        return {"models": found}
 
     @router.get("/api/ps", tags=["Ollama"], summary="The models that are loaded, as Ollama lists them")
     async def loaded() -> dict[str, Any]:
-        """Return the model, once it is loaded; it stays so."""
-        info = model.engine_info
-        if info is None:
-            return {"models": []}
-        told = card()
-        in_use = {"size_vram": 0 if info.device == "cpu" else told["size"], "context_length": model.context_limit}
-        return {"models": [{**told, "expires_at": _NEVER, **in_use}]}
+        """Return the models that are loaded."""
+        found = []
+        for slot in context.models:
+            info = None if slot.model is None else slot.model.engine_info
+            if slot.model is not None and info is not None:
+                told = _card(slot, slot.id, started)
+                on_gpu = 0 if info.device == "cpu" else told["size"]
+                in_use = {"size_vram": on_gpu, "context_length": slot.model.context_limit}
+                found.append({**told, "expires_at": _NEVER, **in_use})
+        return {"models": found}
 
-    @router.post("/api/show", tags=["Ollama"], summary="Description of the model, as Ollama returns it")
+    @router.post("/api/show", tags=["Ollama"], summary="Description of a model, as Ollama returns it")
     async def show(body: OllamaShowRequest) -> dict[str, Any]:
         """Return the model's sizes, its chat template, the default settings of requests, and its capabilities."""
-        name = body.name if body.model is None else body.model
-        _, adapter = context.find(served_name(context, name))
-        told, defaults = card(adapter), asdict(model.sampling_defaults)
+        name = served_name(context, body.name if body.model is None else body.model)
+        model, adapter = await context.models.find(name)
+        told, defaults = (
+            _card(context.models.slot(model.id), model.id, started, adapter),
+            asdict(model.sampling_defaults),
+        )
         return {
             "modified_at": told["modified_at"],
             "details": told["details"],
@@ -79,8 +79,38 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "capabilities": _capabilities(model),
         }
 
+    @router.post("/api/pull", include_in_schema=False)
+    async def pull() -> None:
+        """Refuse a download, and name the command for it."""
+        raise ApiError(
+            501,
+            "This server downloads no model while it runs; `lightwell pull MODEL` downloads one, and a folder of "
+            "--models-dir offers it.",
+            "invalid_request_error",
+            code="not_implemented",
+        )
+
     for route, method in _NOT_THERE.items():
-        router.add_api_route(f"/api/{route}", _not_there(model, route), methods=[method], include_in_schema=False)
+        router.add_api_route(f"/api/{route}", _not_there(context, route), methods=[method], include_in_schema=False)
+
+
+def _card(slot: ModelSlot, name: str, started: datetime, adapter: ServedAdapter | None = None) -> dict[str, Any]:
+    """Return a model, or a LoRA adapter of it, as a list of Ollama's has it."""
+    root = slot.root if adapter is None else str(adapter.folder)
+    parent, name = ("", name) if adapter is None else (tagged(name), adapter.name)
+    modified = started if adapter is None else datetime.fromtimestamp(adapter.created, UTC)
+    size, details = (0, _UNKNOWN)
+    if slot.model is not None:
+        config, quantize = slot.model.config, slot.settings.quantize
+        size, details = _described(config, resolved_dtype(config, slot.settings), quantize)
+    return {
+        "name": tagged(name),
+        "model": tagged(name),
+        "modified_at": modified.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "size": size,
+        "digest": sha256(f"{root}\0{name}".encode()).hexdigest(),
+        "details": {**details, "parent_model": parent},
+    }
 
 
 def add_open_routes(router: APIRouter, context: AppContext) -> None:
@@ -92,23 +122,21 @@ def add_open_routes(router: APIRouter, context: AppContext) -> None:
         return {"version": lightwell_version()}
 
 
-def _not_there(model: ServedModel, route: str) -> Any:
+def _not_there(context: AppContext, route: str) -> Any:
     async def refuse(request: Request) -> None:
-        """Refuse a change of the served models."""
-        names = ", ".join(tagged(name) for name in (model.id, *(each.name for each in model.adapters)))
+        """Refuse a change of the models on the disk."""
+        names = ", ".join(tagged(name) for slot in context.models for name in slot.names)
         raise NotFound(
-            f"There is no /api/{route}: a running server keeps the model it was started with; there is {names} "
-            "(GET /api/tags).",
+            f"There is no /api/{route}: a running server changes no model; there is {names} (GET /api/tags).",
             code="route_not_found",
         )
 
     return refuse
 
 
-def _described(model: ServedModel) -> tuple[int, dict[str, Any]]:
+@lru_cache(32)  # counting parameters takes some milliseconds
+def _described(config: ModelConfig, dtype: str, quantize: str) -> tuple[int, dict[str, Any]]:
     """Return the bytes of the weights, and the field `details` of Ollama's models."""
-    config, quantize = model.config, model.settings.quantize
-    dtype = resolved_dtype(config, model.settings)
     level = _DTYPES.get(dtype, dtype) if quantize == "none" else quantize.upper()
     details = {
         "format": "gguf" if config.stored_as == "gguf" else "safetensors",

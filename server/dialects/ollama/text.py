@@ -21,6 +21,7 @@ from lightwell.server.dialects.ollama.translation import (
     accept_named,
     chat_request,
     chat_request_of_prompt,
+    keep_loaded,
     prompt_request,
 )
 from lightwell.server.dialects.responses import json_response, large_response
@@ -52,7 +53,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def chat(request: Request, body: OllamaChatRequest) -> Response:
         """Return the assistant's next message, one line of JSON a token, or as one object without `stream`."""
-        model = accept_named(context, body, "/api/chat")
+        model = await accept_named(context, body, "/api/chat")
+        keep_loaded(context, model, body)
         if not body.messages:
             return _loaded(model, body, chat_fields)
         beginning = _begin_chat(model, chat_request(model, body))
@@ -69,7 +71,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the model's answer to the prompt, or with `raw`, and of a model without a chat template, the text
         that continues it: one line of JSON a token, or one object without `stream`.
         """
-        model = accept_named(context, body, "/api/generate")
+        model = await accept_named(context, body, "/api/generate")
+        keep_loaded(context, model, body)
         if not body.prompt:
             return _loaded(model, body, generate_fields)
         beginning: Awaitable[Begun]
@@ -85,9 +88,9 @@ def _name(model: ServedModel, body: OllamaTextFields) -> str:
 
 
 def _loaded(model: ServedModel, body: OllamaTextFields, fields: Fields) -> Response:
-    """Answer a request that only asks whether the model is loaded."""
+    """Answer a request that only loads the model, or unloads it."""
     told = {"model": _name(model, body), "created_at": now(), **fields(Message())}
-    return json_response({**told, "done": True, "done_reason": "load"})
+    return json_response({**told, "done": True, "done_reason": "unload" if body.keep_alive == 0 else "load"})
 
 
 async def _answer(

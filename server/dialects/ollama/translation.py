@@ -15,6 +15,7 @@ from lightwell.server.http.errors import BadRequest
 from lightwell.server.schemas.base import RunFields
 from lightwell.server.schemas.chat_fields import ChatFields
 from lightwell.server.schemas.ollama import (
+    KeepsModel,
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaMessage,
@@ -30,7 +31,7 @@ _NAMES = {"max_tokens": "options.num_predict", "thinking_budget": "think", "reas
 
 def served_name(context: AppContext, name: str | None) -> str | None:
     """Return the served name for a client's name: Ollama's clients add a tag to each."""
-    if name is None or not name.endswith(_TAG) or name == context.model.id or context.model.adapters.find(name):
+    if name is None or not name.endswith(_TAG) or context.models.knows(name):
         return name
     return name.removesuffix(_TAG)
 
@@ -40,9 +41,15 @@ def tagged(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + _TAG
 
 
-def accept_named(context: AppContext, body: RunFields, route: str | None = None) -> ServedModel:
+async def accept_named(context: AppContext, body: RunFields, route: str) -> ServedModel:
     """Call `accept` with the model that a body names with or without its tag. Raises ApiError."""
-    return accept(context, body.model_copy(update={"model": served_name(context, body.model)}), route)
+    return await accept(context, body.model_copy(update={"model": served_name(context, body.model)}), route)
+
+
+def keep_loaded(context: AppContext, model: ServedModel, body: KeepsModel) -> None:
+    """Let the model be unloaded when it was unused for as long as the body says."""
+    if body.keep_alive is not None and context.models.may_unload:
+        context.models.keep(context.models.slot(model.id), float(body.keep_alive))
 
 
 def chat_request(model: ServedModel, body: OllamaChatRequest) -> ChatRequest:

@@ -40,7 +40,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the assistant's next message. With `stream`, it is sent as server-sent events, one per token,
         ending in `[DONE]`.
         """
-        model = accept(context, body, "/v1/chat/completions")
+        model = await accept(context, body, "/v1/chat/completions")
         asked = _asked(body)
         versus = check_chat_reasons(model, asked, body.explain)
         if not body.stream:

@@ -38,7 +38,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the text that continues each prompt. With `stream`, it is sent as server-sent events, one per
         token, ending in `[DONE]`.
         """
-        model = accept(context, body, "/v1/completions")
+        model = await accept(context, body, "/v1/completions")
         asked = _asked(body)
         jobs = await completion_jobs(model, asked)
         if not body.stream:

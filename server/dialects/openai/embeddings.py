@@ -17,7 +17,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @tensor_route(router.post, "/v1/embeddings", "Vectors of a text", EmbeddingAnswer)
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         """Return the vector of each input, or with pooling none one vector per token. `Accept` chooses the format."""
-        model = accept(context, body)
+        model = await accept(context, body, "/v1/embeddings")
         wanted = negotiate(request.headers.get("accept"))
         task = embed_task(model, body)
         inputs = await embed_inputs(model, body)

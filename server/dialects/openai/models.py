@@ -7,32 +7,42 @@ from fastapi import APIRouter
 
 from lightwell.server.dispatch.served_adapter import ServedAdapter
 from lightwell.server.generation.context import AppContext
+from lightwell.server.generation.model_list import ModelSlot
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    served = context.model
     created = int(time.time())
 
-    def card(adapter: ServedAdapter | None = None) -> dict[str, Any]:
+    def card(slot: ModelSlot, name: str, adapter: ServedAdapter | None = None) -> dict[str, Any]:
+        model = slot.model
         return {
-            "id": served.id if adapter is None else adapter.name,
+            "id": name if adapter is None else adapter.name,
             "object": "model",
             "created": created if adapter is None else adapter.created,
             "owned_by": "lightwell",
-            "root": served.root if adapter is None else str(adapter.folder),
-            "parent": None if adapter is None else served.id,
-            "max_model_len": served.context_limit,
-            "compute_dtype": served.compute_dtype,
+            "root": slot.root if adapter is None else str(adapter.folder),
+            "parent": None if adapter is None else slot.id,
+            "max_model_len": None if model is None else model.context_limit,
+            "compute_dtype": None if model is None else model.compute_dtype,
+            "status": {"value": slot.state, "failed": bool(slot.error)},
+            "capabilities": slot.roles,
         }
 
+    def cards(slot: ModelSlot) -> list[dict[str, Any]]:
+        adapters = () if slot.model is None else slot.model.adapters
+        return [card(slot, name) for name in slot.names] + [card(slot, slot.id, adapter) for adapter in adapters]
+
     @router.get("/v1/models", tags=["models"], summary="The models that are served")
+    @router.get("/models", tags=["models"], summary="The same, where llama.cpp's clients look for it")
     async def models() -> dict[str, Any]:
-        """Return the model that is served, with its limits, and its LoRA adapters, with the model as `parent`."""
-        return {"object": "list", "data": [card(), *map(card, served.adapters)]}
+        """Return the models, loaded or not, with their limits and purposes, which are null until a model was loaded
+        once, and their LoRA adapters, with the model as `parent`.
+        """
+        return {"object": "list", "data": [entry for slot in context.models for entry in cards(slot)]}
 
     # A path, because hub ids hold slashes.
     @router.get("/v1/models/{model_id:path}", tags=["models"], summary="One model")
     async def model(model_id: str) -> dict[str, Any]:
         """Return the model, or the LoRA adapter, of this name."""
-        _, adapter = context.find(model_id)
-        return card(adapter)
+        slot = context.models.slot(model_id)
+        return next((entry for entry in cards(slot) if entry["id"] == model_id), card(slot, slot.id))

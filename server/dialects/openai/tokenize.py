@@ -23,7 +23,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.post("/tokenize", tags=["tokens"], summary="Text to token ids", response_model=TokenizeAnswer)
     async def tokenize(body: TokenizeRequest) -> Response:
         """Return the token ids of a prompt, or of a conversation as the chat template writes it."""
-        model, _ = context.find(body.model)  # adapters have the tokens of the model
+        model, _ = await context.models.find(body.model)  # adapters have the tokens of the model
         if body.messages is not None:
             asked = (body.messages, body.opens_answer, body.chat_template_kwargs, body.tools or ())
             text = await render_chat(model, *asked, is_continued=body.continue_final_message)
@@ -36,7 +36,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.post("/detokenize", tags=["tokens"], summary="Token ids to text", response_model=DetokenizeAnswer)
     async def detokenize(body: DetokenizeRequest) -> Response:
         """Return the text of token ids."""
-        model, _ = context.find(body.model)  # adapters have the tokens of the model
+        model, _ = await context.models.find(body.model)  # adapters have the tokens of the model
         ids = check_ids(model, body.tokens, "tokens") if body.tokens else ()
         try:
             return await _answer(len(ids), lambda: {"prompt": model.tokenizer.decode(ids, body.skip_special_tokens)})

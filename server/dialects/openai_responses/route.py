@@ -29,7 +29,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the assistant's next turn as items: reasoning, messages and calls. With `stream`, it is sent as
         server-sent events, one per token; the last one holds the whole response. Nothing is stored.
         """
-        model = accept(context, body, "/v1/responses")
+        model = await accept(context, body, "/v1/responses")
         beginning = begin_conversation(model, chat_request(body))
         if not body.stream:
             return await unless_disconnected(request, _whole(model, body, beginning))

@@ -17,18 +17,17 @@ from lightwell.server.schemas.adapters import LoadAdapterRequest, UnloadAdapterR
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add both routes to the router, if adapters may be loaded at run time."""
-    model = context.model
     root = resolved_root(context.settings.lora_root)
     if root is None:
         return
 
     @router.post("/v1/load_lora_adapter", tags=["models"], summary="Load a LoRA adapter", response_model=None)
     async def load(body: LoadAdapterRequest) -> Response:
-        """Load an adapter in peft's format on every worker; then its name is accepted as a model's."""
-        name = body.lora_name
-        if not ADAPTER_NAME.fullmatch(name) or name == model.id:
+        """Load an adapter in peft's format on every worker of a model; then its name is accepted as a model's."""
+        name, (model, _) = body.lora_name, await context.models.find(body.base_model_name)
+        if not ADAPTER_NAME.fullmatch(name) or (context.models.knows(name) and model.adapters.find(name) is None):
             raise BadRequest(
-                f"lora_name: {shown(name)} is not usable; {ADAPTER_NAME_RULE} are accepted, and not the model's name.",
+                f"lora_name: {shown(name)} is not usable; {ADAPTER_NAME_RULE} are accepted, and not a model's name.",
                 param="lora_name",
                 code="invalid_value",
             )
@@ -38,6 +37,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.post("/v1/unload_lora_adapter", tags=["models"], summary="Unload a LoRA adapter", response_model=None)
     async def unload(body: UnloadAdapterRequest) -> Response:
         """Serve an adapter no longer. Requests that have begun keep it to their end."""
+        model, _ = await context.models.find(body.lora_name if context.models.knows(body.lora_name) else None)
         model.adapters.unload(body.lora_name)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 

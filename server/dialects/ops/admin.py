@@ -24,7 +24,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the requests in flight, admission, and each worker's queues, blocks and last step: what SIGUSR1
         writes to the log. The answer holds ids and numbers, no prompts.
         """
-        return json_response(await context.model.engine.describe())
+        return json_response(await context.models.describe())
 
     @router.post("/admin/keys/reload", tags=["admin"], summary="Read the key file again", response_model=None)
     async def reload() -> Response:

@@ -1,9 +1,9 @@
 """GET /v1/capabilities: the structure of the loaded model, the routes that answer, and the reasons of the others."""
 
 from dataclasses import asdict
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from lightwell.model.config import DeltaNetConfig, ModelConfig
 from lightwell.model.hooks.point_names import (
@@ -55,14 +55,16 @@ _SAME_BITS: dict[str | None, str] = {"float32": "every_level", "bf16-dot": "same
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    model = context.model
-
-    @router.get("/v1/capabilities", tags=["models"], summary="Points, parts and routes of the model")
-    async def capabilities(request: Request) -> dict[str, Any]:
+    @router.get("/v1/capabilities", tags=["models"], summary="Points, parts and routes of a model")
+    async def capabilities(
+        request: Request, named: Annotated[str | None, Query(alias="model", description="Name of the model.")] = None
+    ) -> dict[str, Any]:
         """Return the shapes of each stack, every point with its axes, and which routes answer; those that do not say
-        why.
+        why. Without `model`, the first model is described.
         """
+        model, _ = await context.models.find(named)
         config = model.config
+        refusal = why_no_weights(context.settings, context.keys, request.scope.get(KEY_IN_SCOPE))
         return {
             "model": model.id,
             "architecture": config.architecture,
@@ -95,7 +97,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             },
             "routes": {
                 **{route: _route(why_not(model, route)) for route in _ROUTES},
-                ROUTE_OF_WEIGHTS: _route(why_no_weights(context, request.scope.get(KEY_IN_SCOPE))),
+                ROUTE_OF_WEIGHTS: _route(refusal),
             },
             "limits": {
                 "max_response_bytes": model.settings.max_response_bytes,

@@ -12,20 +12,25 @@ from lightwell.server.observability.version import lightwell_version
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    model = context.model
     unready: dict[int | str, dict[str, Any]] = {503: {"description": "Loading, draining, or a worker is lost or hung."}}
 
     @router.get("/health/live", tags=["operation"], summary="The process runs", responses=unready)
     async def live() -> Response:
         """Return 200 while the process can recover by itself, and 503 once it should be restarted."""
-        alive = model.engine.live
+        loaded = context.models.loaded
+        alive = not loaded or any(model.engine.live for model in loaded)
         return json_response({"live": alive}, 200 if alive else 503)
 
     @router.get("/health/ready", tags=["operation"], summary="Requests are accepted", responses=unready)
     async def ready() -> Response:
-        """Return 200 when every worker has recently shown that it works and the server is not draining."""
-        is_ready = model.engine.ready()
-        answer = json_response({"ready": is_ready, "reason": model.engine.reason()}, 200 if is_ready else 503)
+        """Return 200 when every worker of every loaded model has recently shown that it works and the server is not
+        draining. Models that are not loaded, or cannot be, are reported only.
+        """
+        loaded = context.models.loaded
+        is_ready = all(model.engine.ready() for model in loaded)
+        reason = next((model.engine.reason() for model in loaded if not model.engine.ready()), "ready")
+        states = {slot.id: {"state": slot.state, "reason": slot.reason} for slot in context.models}
+        answer = json_response({"ready": is_ready, "reason": reason, "models": states}, 200 if is_ready else 503)
         if not is_ready:
             answer.headers["Retry-After"] = "1"
         return answer
@@ -42,5 +47,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/version", tags=["operation"], summary="Version of the server")
     async def get_version() -> dict[str, str | None]:
-        """Return the version, and the dtype in which the model computes, null while it loads."""
-        return {"version": lightwell_version(), "compute_dtype": model.compute_dtype}
+        """Return the version, and the dtype in which the first loaded model computes, null while it loads."""
+        dtype = next((model.compute_dtype for model in context.models.loaded), None)
+        return {"version": lightwell_version(), "compute_dtype": dtype}

@@ -78,8 +78,7 @@ def test_an_alias_has_the_labels_and_values_of_its_gauge_and_a_gauge_may_have_se
 def test_counters_and_histograms_may_have_another_name_with_the_label_that_vllm_gives_its_own() -> None:
     names = {"vllm:request_success_total": "request_success_total", "vllm:e2e": "e2e_request_latency_seconds"}
     metrics = Metrics(list(names.items()))
-    metrics.name_model("toy")
-    metrics.observe_end("stop", 1.0, None, 3, 20)
+    metrics.of_model("toy").observe_end("stop", 1.0, None, 3, 20)
     told = shown(metrics)
     for alias, name in names.items():
         copy = told[alias.removesuffix("_total")]

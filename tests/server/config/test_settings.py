@@ -30,7 +30,7 @@ def test_a_flag_wins_over_its_variable_and_the_variable_over_the_default() -> No
 
 def test_the_model_is_an_argument_a_flag_or_a_variable() -> None:
     given = read("some/model"), read("--model", "some/model"), read(LIGHTWELL_MODEL="some/model")
-    assert [settings.model for settings in given] == ["some/model"] * 3
+    assert [settings.source for settings in given] == ["some/model"] * 3
 
 
 def test_two_models_are_refused() -> None:
@@ -124,7 +124,7 @@ def test_a_file_holds_settings_below_variables_and_flags(tmp_path: Path) -> None
     )
     settings = read("--config", path, "--port", "9002", LIGHTWELL_HOST="::1")
     assert (settings.port, settings.host, settings.config) == (9002, "::1", path)
-    assert (settings.model, settings.max_num_seqs, settings.kv_cache_memory) == ("some/model", 8, 2 << 30)
+    assert (settings.source, settings.max_num_seqs, settings.kv_cache_memory) == ("some/model", 8, 2 << 30)
     assert (settings.no_prefix_caching, settings.batch_invariant, settings.cuda_graphs) == (True, False, "on")
     assert (settings.api_key, settings.shutdown_grace) == ((hash_of("a"), hash_of("b")), 1.5)
     assert read(LIGHTWELL_CONFIG=path).port == 9000

@@ -55,6 +55,9 @@ RUN_NOTHING: dict[str, Any] = {
 }
 """The other POST routes."""
 
+LOADING = {"/models/load", "/models/unload", "/admin/models/{model_id}/load", "/admin/models/{model_id}/unload"}
+"""The POST routes that load and unload models."""
+
 
 def at_path(folder: Path, path: str, **settings: Any) -> Any:
     """Return an application around the fake engine that answers this route."""

@@ -411,12 +411,18 @@ async def test_the_version_is_this_servers(tmp_path: Path) -> None:
 
 async def test_what_changes_which_models_there_are_is_refused_with_what_there_is(plain: Site) -> None:
     for method, route in (
-        ("POST", "pull"), ("POST", "push"), ("POST", "create"), ("POST", "copy"), ("DELETE", "delete"),
+        ("POST", "push"), ("POST", "create"), ("POST", "copy"), ("DELETE", "delete"),
     ):  # fmt: skip
         answer = await plain.http.request(method, f"/api/{route}", json={"model": "llama3"})
         assert answer.status_code == 404
         assert f"There is no /api/{route}" in answer.json()["error"]
         assert "org/tiny:latest" in answer.json()["error"]
+
+
+async def test_a_download_is_refused_with_the_command_for_it(plain: Site) -> None:
+    answer = await plain.post("/api/pull", {"model": "llama3"})
+    assert answer.status_code == 501
+    assert "`lightwell pull MODEL`" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("fields", [{}, {"dimensions": 4}])

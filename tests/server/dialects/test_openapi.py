@@ -18,7 +18,7 @@ from lightwell.server.generation.supported_routes import (
 from lightwell.server.http.error_shapes import shape_of
 from lightwell.server.http.errors import BadRequest
 from tests.server.dialects.looks import engine_of
-from tests.server.dialects.routes import ROUTES, RUN_NOTHING
+from tests.server.dialects.routes import LOADING, ROUTES, RUN_NOTHING
 from tests.server.dialects.test_admin import bearer, write_keys
 from tests.server.serving import build_site, site
 
@@ -39,7 +39,7 @@ async def test_every_operation_and_field_is_described(tmp_path: Path) -> None:
     async with site(tmp_path, api_key_file=write_keys(tmp_path, root="admin = true")) as at:
         schema = (await at.http.get("/openapi.json", headers=bearer("root"))).json()
     posts = {path for path, operations in schema["paths"].items() if "post" in operations}
-    assert posts == ROUTES.keys() | RUN_NOTHING.keys()
+    assert posts == ROUTES.keys() | RUN_NOTHING.keys() | LOADING
     by_model = (*ROUTES_OF_A_DECODER, *ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL, *SCORINGS, *CLASSIFICATIONS, SPARSE)
     assert ROUTES.keys() == set(by_model)
     assert "/admin/keys" in schema["paths"]

@@ -56,11 +56,17 @@ def events(server: RunningServer) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
+def only_model(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a server with that of its only model."""
+    (model,) = state["models"].values()
+    return {**state, **model}
+
+
 def dump(server: RunningServer) -> dict[str, Any]:
-    """Return the state that SIGUSR1 makes a server with `--log-format json` write."""
+    """Return the state that SIGUSR1 makes a server of one model with `--log-format json` write."""
 
     def states() -> list[dict[str, Any]]:
-        return [event["state"] for event in events(server) if "state" in event]
+        return [only_model(event["state"]) for event in events(server) if "state" in event]
 
     before = len(states())
     server.signal(signal.SIGUSR1)

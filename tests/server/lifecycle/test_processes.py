@@ -11,8 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from lightwell.server.config.settings import Settings
+from lightwell.server.generation.model_list import ModelSlot
 from lightwell.server.lifecycle import processes
+from lightwell.server.lifecycle.model_host import ModelHosts, ServerGaveUp
+from lightwell.server.observability.metrics import ModelMetrics
 
+WORKERS = "lightwell.server.lifecycle.worker_process"
 PROCESSES = "lightwell.server.lifecycle.processes"
 
 
@@ -28,19 +32,24 @@ def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def start() -> None:
-    def never(client: object, lifespan: object) -> None:
+    def never(lifespan: object) -> None:
         raise AssertionError("nothing is served")
 
     settings = Settings(port=0)
-    config = settings.engine_config(Path("no-folder"))
-    processes.run(settings, config, never, name="none", on_connection_end=print, model_files={})
+    hosts, slot = ModelHosts(never, 1, print), ModelSlot(settings, ["none"], ModelMetrics())
+
+    def make(address: str) -> processes.LightwellServer:
+        hosts.add(slot, settings.engine_config(Path("no-folder")), {})
+        return processes.LightwellServer(settings, hosts, never, print)
+
+    processes.run(settings, hosts, make, "none")
 
 
 @pytest.mark.parametrize(
     ("place", "error", "said"),
     [
         (f"{PROCESSES}.possible_connections", OSError(24, "Too many"), "the server could not be set up: .*Too many$"),
-        (f"{PROCESSES}.prepare_environment", FileNotFoundError(2, "No", "a.txt"), "no worker could be .*'a.txt'$"),
+        (f"{WORKERS}.prepare_environment", FileNotFoundError(2, "No", "a.txt"), "no worker could be .*'a.txt'$"),
         ("tempfile.mkdtemp", OSError(errno.ENOSPC, "No space left"), "no place for the workers' socket: .*No space"),
     ],
 )
@@ -51,7 +60,7 @@ def test_what_fails_is_named_and_leaves_no_folder(
         raise error
 
     monkeypatch.setattr(place, fail)
-    with pytest.raises(processes.ServerGaveUp, match=f"^{said}"):
+    with pytest.raises(ServerGaveUp, match=f"^{said}"):
         start()
     assert not list(tmp.iterdir())
 
@@ -73,7 +82,7 @@ def test_a_signal_while_the_server_is_set_up_leaves_no_folder(
 
 def test_no_place_for_the_folder_names_what_would_be_one(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp / "nowhere"))
-    with pytest.raises(processes.ServerGaveUp, match=r"^no place for the workers' socket: .*TMPDIR can name another$"):
+    with pytest.raises(ServerGaveUp, match=r"^no place for the workers' socket: .*TMPDIR can name another$"):
         start()
 
 

@@ -22,7 +22,8 @@ from lightwell.server.cli import build_parser
 from lightwell.server.config.command_line import from_arguments
 from lightwell.server.config.settings import Settings, SettingsError
 from lightwell.server.config.size_checks import check_sizes
-from lightwell.server.lifecycle.app import ServeError, load_model_files, serve
+from lightwell.server.lifecycle.app import ServeError, serve
+from lightwell.server.lifecycle.model_files import load_model_files
 from tests.server.running import ROOT, running_server
 
 MODULE = "tests.server.lightwell_command"
@@ -140,10 +141,14 @@ def test_the_model_that_answers_names_the_capital_of_france_and_shows_all_its_he
         assert server.post("/v1/lens", lens).json()["data"][0]["top_tokens"] == [[[" Paris"]]]
 
 
+def read(**flags: str) -> Settings:
+    return Settings.from_sources(flags, {})
+
+
 def test_the_name_on_the_wire_is_the_given_one_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
-    files = load_model_files(Settings(model="fables"))
+    files = load_model_files(read(model="fables"))
     assert (files.folder, files.id) == (PACKAGED, "fables")
-    assert load_model_files(Settings(model=str(folder), served_model_name="mine")).id == "mine"
+    assert load_model_files(read(model=str(folder), served_model_name="mine")).id == "mine"
     assert name_of("org/name", folder) == "org/name"
     assert [name_of(path, folder) for path in (str(folder), f"{folder}/config.json/", "")] == ["llama"] * 3
 
@@ -152,7 +157,7 @@ def test_the_name_on_the_wire_is_the_given_one_the_hub_id_or_the_folders_last_pa
 def test_generation_config_says_whether_requests_begin_from_the_models_own_settings(source: str, folder: Path) -> None:
     own = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, repetition_penalty=1.1)
     (folder / "generation_config.json").write_text(json.dumps(asdict(own)))
-    defaults = load_model_files(Settings(model=str(folder), generation_config=source)).sampling_defaults
+    defaults = load_model_files(read(model=str(folder), generation_config=source)).sampling_defaults
     assert defaults == (own if source == "auto" else SamplingDefaults())
 
 

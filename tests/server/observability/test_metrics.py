@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lightwell.server.engine.messages.outputs import EngineStats, Timing
 from lightwell.server.observability.access_log import RequestLog
 from lightwell.server.observability.collectors import Histogram
-from lightwell.server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_engine
+from lightwell.server.observability.metrics import ClientCounters, Metrics, ModelMetrics, WorkerNumbers, of_engine
 from lightwell.server.observability.version import lightwell_version
 
 COUNTS = ClientCounters(
@@ -35,7 +35,7 @@ def engine(stats: EngineStats | None = None) -> Iterable[Metric]:
     return of_engine(stats or EngineStats(), COUNTS, workers)
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: Metrics | ModelMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
@@ -66,7 +66,7 @@ def test_failures_refusals_restarts_and_each_workers_numbers_are_told() -> None:
 
 
 def test_phases_come_from_the_workers_clock() -> None:
-    metrics = Metrics()
+    metrics = ModelMetrics()
     metrics.observe_end("length", 4.0, Timing(arrival=10.0, scheduled=10.5, first_token=11.5, finished=13.5), 3)
     assert value(metrics, "lightwell_e2e_request_latency_seconds_sum", route="unmatched") == 4.0
     assert value(metrics, "lightwell_request_queue_time_seconds_sum") == 0.5
@@ -75,7 +75,7 @@ def test_phases_come_from_the_workers_clock() -> None:
 
 
 def test_an_abort_is_counted_but_is_no_latency() -> None:
-    metrics = Metrics()
+    metrics = ModelMetrics()
     metrics.observe_end("abort", 4.0, None, 3, 2)
     assert value(metrics, "lightwell_request_success_total", finish_reason="abort") == 1
     assert value(metrics, "lightwell_e2e_request_latency_seconds_count", route="unmatched") is None
@@ -83,7 +83,7 @@ def test_an_abort_is_counted_but_is_no_latency() -> None:
 
 
 def test_tokens_of_requests_are_counted_in_histograms() -> None:
-    metrics = Metrics()
+    metrics = ModelMetrics()
     metrics.observe_end("stop", 1.0, None, 3, 20)
     metrics.observe_end("done", 1.0, None, 5)
     for name, count, total in (("prompt", 2, 8), ("generation", 1, 20)):
@@ -94,9 +94,10 @@ def test_tokens_of_requests_are_counted_in_histograms() -> None:
 
 def test_every_sample_of_ours_names_the_model_and_one_the_build() -> None:
     metrics = Metrics()
-    metrics.watch(engine)
-    metrics.name_model('a "model"')
-    metrics.observe_end("stop", 1.0, None, 3, 20)
+    metrics.name_models(['a "model"'])
+    model = metrics.of_model('a "model"')
+    model.watch(engine)
+    model.observe_end("stop", 1.0, None, 3, 20)
     families = [*text_string_to_metric_families(metrics.render().decode())]
     assert not any(family.name.endswith("_created") for family in families)
     samples = [sample for family in families for sample in family.samples if sample.name.startswith("lightwell_")]
@@ -107,8 +108,24 @@ def test_every_sample_of_ours_names_the_model_and_one_the_build() -> None:
     assert build.labels["torch"].startswith("2.")
 
 
+def test_several_models_share_families_and_have_their_own_samples() -> None:
+    metrics = Metrics([("steps", "iteration_tokens")])
+    metrics.name_models(["a", "b"])
+    for name, tokens in (("a", 5), ("b", 7)):
+        model = metrics.of_model(name)
+        model.watch(engine)
+        model.observe_step(EngineStats(iteration_tokens=tokens))
+    text = metrics.render().decode()
+    assert text.count("# TYPE lightwell_iteration_tokens histogram") == 1
+    assert 'lightwell_iteration_tokens_sum{model_name="a"} 5.0' in text
+    assert 'steps_sum{model_name="b"} 7.0' in text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert {each.labels["model_name"] for each in families["lightwell_worker_up"].samples} == {"a", "b"}
+    assert all("model_name" not in each.labels for each in families["lightwell_log_lines_dropped"].samples)
+
+
 def test_each_step_is_one_observation_and_an_empty_one_is_none() -> None:
-    metrics = Metrics()
+    metrics = ModelMetrics()
     for tokens in (5, 0, 7):
         metrics.observe_step(EngineStats(iteration_tokens=tokens))
     assert value(metrics, "lightwell_iteration_tokens_count") == 2
@@ -116,7 +133,7 @@ def test_each_step_is_one_observation_and_an_empty_one_is_none() -> None:
 
 
 def test_token_gaps_under_ten_milliseconds_are_told_apart() -> None:
-    metrics = Metrics()
+    metrics = ModelMetrics()
     for gap in (0.0015, 0.0045, 0.009):
         metrics.inter_token_latency.observe(gap)
     counts = [

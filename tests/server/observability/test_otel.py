@@ -41,7 +41,7 @@ async def traced(
 ) -> tuple[httpx.Response, Collector]:
     """Return the answer to a completion, and the receiver of its traces."""
     with collector() as receiver:
-        tracing = Tracing(receiver.url, "org/tiny", {})
+        tracing = Tracing(receiver.url, {})
         answer = await answer_to(tracing, folder, engine, headers)
         tracing.shut_down()
     return answer, receiver
@@ -74,7 +74,7 @@ async def test_the_phases_of_a_request_are_spans_inside_its_own(tmp_path: Path) 
         return PlainTextResponse("")
 
     with collector() as receiver:
-        tracing = Tracing(receiver.url, "org/tiny", {})
+        tracing = Tracing(receiver.url, {})
         app = RequestLog(Starlette(routes=[Route("/v1/completions", run)]), tracing.record)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as http:
             await http.get("/v1/completions")
@@ -112,7 +112,7 @@ async def test_a_dead_collector_costs_a_request_nothing(
         silent.bind(("127.0.0.1", 0))
         if answers:
             silent.listen()
-        tracing = Tracing(f"http://127.0.0.1:{silent.getsockname()[1]}", "org/tiny", {})
+        tracing = Tracing(f"http://127.0.0.1:{silent.getsockname()[1]}", {})
         assert (await answer_to(tracing, tmp_path)).status_code == 200
         tracing.shut_down()  # returns, although nothing was sent
     # An exporter that still tries draws random delays, which the property tests after this one would see.
@@ -130,10 +130,10 @@ def test_the_variables_of_opentelemetry_turn_traces_on_and_off() -> None:
 
 def test_another_protocol_is_refused_and_the_one_for_traces_goes_before_the_one_for_all_signals() -> None:
     general, own = "OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
-    Tracing("http://here:4318", "org/tiny", {general: "grpc", own: "http/protobuf"}).shut_down()
+    Tracing("http://here:4318", {general: "grpc", own: "http/protobuf"}).shut_down()
     for environ, named in (({general: "grpc"}, general), ({general: "http/protobuf", own: "grpc"}, own)):
         with pytest.raises(SettingsError, match=f"^{named} 'grpc' is not usable; http/protobuf is accepted"):
-            Tracing("http://here:4317", "org/tiny", environ)
+            Tracing("http://here:4317", environ)
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

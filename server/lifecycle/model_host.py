@@ -1,0 +1,210 @@
+"""The engine of one model, and the engines of a server: their clients and the workers that they start and end.
+
+worker i of a model: started by `WorkerLauncher`: `EngineWorker.setup`, then `EngineWorker.run`
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from prometheus_client.core import Metric
+
+from lightwell.server.config.devices import Places, as_text, places
+from lightwell.server.config.memory_estimate import sizes
+from lightwell.server.config.settings import Settings, SettingsError
+from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.memory.process_memory import free_host_memory
+from lightwell.server.generation.model_list import ModelSlot
+from lightwell.server.generation.served_model import ModelFiles, ServedModel
+from lightwell.server.http.errors import Unavailable
+from lightwell.server.lifecycle.litserve_adapter import WorkerLauncher
+from lightwell.server.lifecycle.supervisor import Process, Supervisor
+from lightwell.server.lifecycle.worker_process import weight_bytes, worker_environment
+from lightwell.server.worker.engine_worker import ENGINE_FACTORY, EngineWorker
+from lightwell.server.worker.model_fingerprint import Fingerprint, difference
+
+_REAP_TIMEOUT = 2.0
+_LOOK_INTERVAL = 0.02
+_MIB = 1 << 20
+
+
+class ServerGaveUp(RuntimeError):
+    """Raised when the workers cannot run; the message is one line for the operator."""
+
+
+class ModelHost:
+    """The engine client of one model, and its workers."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        config: EngineConfig,
+        found: Places,
+        model_files: Fingerprint,
+        on_give_up: Callable[[str], None],
+        engine_factory: str = ENGINE_FACTORY,
+    ) -> None:
+        """Prepare the workers. Raises ServerGaveUp if there is no place for their socket."""
+        self.name = name
+        try:
+            self.client = EngineClient(settings, found.num_workers)
+        except OSError as error:
+            raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
+        with contextlib.ExitStack() as unless_made:
+            unless_made.callback(self.client.socket.remove)  # every end, also by a signal, removes the folder
+            self._threads = settings.threads
+            self._worker = EngineWorker(
+                config,
+                self.client.socket.path,
+                model_files=model_files,
+                core_groups=found.core_groups,
+                engine_factory=engine_factory,
+                log_level=settings.log_level,
+                log_format=settings.log_format,
+            )
+            self._launcher = WorkerLauncher(
+                self._worker, accelerator=found.accelerator, cards=found.cards, num_workers=found.num_workers
+            )
+            self.supervisor = Supervisor(
+                self.client, self._launch, on_give_up, lambda: difference(model_files, config.model)
+            )
+            unless_made.pop_all()
+
+    async def start(self) -> None:
+        """Accept the workers' connections, and watch their processes."""
+        await self.client.start()
+        await self.supervisor.start()
+
+    async def stop(self) -> None:
+        """End every request and every connection: the workers then end by themselves."""
+        await self.supervisor.stop()
+        await self.client.stop()
+
+    def end(self, timeout: float) -> None:
+        """Wait for the workers for this many seconds, and kill the rest. It needs no event loop."""
+        self.client.socket.remove()
+        self.supervisor.reap(timeout)
+
+    def _launch(self, worker_id: int) -> Process:
+        self._worker.socket_path = self.client.socket.path  # a new one if the folder disappeared
+        with worker_environment(self._threads, weight_bytes(self._worker.config.model)):
+            return self._launcher.launch(worker_id)
+
+
+class ModelHosts:
+    """The engines of the loaded models. They share the free memory of the machine evenly.
+
+    `on_give_up(slot, reason)` is called when the workers of a model ended and are not restarted.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[ModelSlot], ModelFiles],
+        num_sharing: int,
+        on_give_up: Callable[[ModelSlot, str], None],
+        engine_factory: str = ENGINE_FACTORY,
+    ) -> None:
+        self._read = read
+        self._num_sharing = num_sharing
+        self._free = free_host_memory()
+        self._on_give_up = on_give_up
+        self._engine_factory = engine_factory
+        self._hosts: dict[ModelSlot, ModelHost] = {}
+        self.is_draining = False
+
+    def __iter__(self) -> Iterator[ModelHost]:
+        return iter(list(self._hosts.values()))
+
+    def add(self, slot: ModelSlot, config: EngineConfig, model_files: Fingerprint) -> ModelHost:
+        """Make the engine of a model. Raises SettingsError without the devices, and ServerGaveUp."""
+        settings = slot.settings
+        try:
+            found = places(settings.devices, config.device)
+        except ValueError as error:
+            raise SettingsError(f"--devices {as_text(settings.devices)}: {error}") from None
+        host = ModelHost(
+            slot.id,
+            settings,
+            self._at_places(config, found),
+            found,
+            model_files,
+            lambda reason: self._on_give_up(slot, reason),
+            self._engine_factory,
+        )
+        host.client.on_step = slot.metrics.observe_step
+        self._hosts[slot] = host
+        return host
+
+    def begin_drain(self) -> None:
+        """Accept no more HTTP requests, and load no more models."""
+        self.is_draining = True
+        for host in self:
+            host.client.begin_drain()
+
+    def _at_places(self, config: EngineConfig, found: Places) -> EngineConfig:
+        """Return the workers' configuration: its share of the memory that was free at the start, and of a GPU's."""
+        num_sharing = self._num_sharing * found.num_workers
+        is_shared = num_sharing > 1 and self._free is not None
+        share = config.gpu_memory_utilization / self._num_sharing if found.cards else config.gpu_memory_utilization
+        return replace(
+            config,
+            device="cuda" if found.cards else "cpu" if found.core_groups else config.device,
+            memory_share=(self._free or 0) // num_sharing if is_shared else None,
+            gpu_memory_utilization=share,
+            num_workers=found.num_workers,
+        )
+
+    def metrics(self, slot: ModelSlot) -> Iterator[Metric]:
+        """Yield the metrics of a model's engine; none while it is not loaded."""
+        host = self._hosts.get(slot)
+        if host is not None:
+            yield from host.client.metrics()
+
+    async def start(self, slot: ModelSlot) -> ServedModel:
+        """Load a model, and return it once it is ready.
+
+        Raises ValueErrors and OSErrors of one line, and Unavailable while the server ends.
+        """
+        if self.is_draining:
+            raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
+        files = await asyncio.to_thread(self._read, slot)
+        check_memory(files)
+        try:
+            host = self.add(slot, slot.settings.engine_config(files.folder), files.fingerprint)
+            slot.learn(files)
+            host.supervisor.launch_all()
+            await host.start()
+        except ServerGaveUp as error:
+            raise OSError(str(error)) from error
+        while not host.client.ready():
+            if not host.client.live:
+                await self.stop(slot)
+                raise ValueError(host.client.end_reason)
+            if self.is_draining:
+                raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
+            await asyncio.sleep(_LOOK_INTERVAL)
+        return ServedModel.of(files, host.client, slot.metrics)
+
+    async def stop(self, slot: ModelSlot) -> None:
+        """End the workers of a model."""
+        host = self._hosts.pop(slot, None)
+        if host is not None:
+            await host.stop()
+            await asyncio.to_thread(host.end, _REAP_TIMEOUT)
+
+
+def check_memory(files: ModelFiles) -> None:
+    """Raise ValueError, with the numbers, for a model that the free memory of this machine cannot hold."""
+    settings, free = files.settings, free_host_memory()
+    if settings.device == "cuda" or settings.devices == "all" or free is None:
+        return
+    found = sizes(files.config, settings, files.folder / "config.json")
+    needed = found.weights + found.processes
+    if needed > free:
+        raise ValueError(
+            f"it needs about {needed // _MIB} MiB of memory ({found.weights // _MIB} of weights), and "
+            f"{free // _MIB} MiB are free"
+        )
