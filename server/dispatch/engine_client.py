@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 class EngineClient:
     """The engine's client. `on_step` gets the stats of each engine step, `on_hung` each worker to kill."""
 
-    def __init__(self, settings: Settings, num_workers: int = 1) -> None:
+    def __init__(self, settings: Settings, num_workers: int = 1, model: str = "") -> None:
+        """model: the name of the model in messages, if the server has several."""
         self.live = True
         """Whether there are workers: False once they were given up."""
         self.end_reason = ""
@@ -55,6 +56,7 @@ class EngineClient:
         self._pool = WorkerPool(
             num_workers,
             settings,
+            model,
             on_message=self._take_message,
             on_ready=self._take_ready,
             on_lost=self._fail_lost,
@@ -241,7 +243,7 @@ class EngineClient:
                 self._questions.take(message)
             case messages.IntegrityFailed(text):
                 self.counts.integrity_failures += 1
-                logger.error("worker %d ends, as its counts contradict each other: %s", worker.worker_id, text)
+                logger.error("%s ends, as its counts contradict each other: %s", worker.name, text)
 
     def _take_ready(self, worker: WorkerState, info: EngineInfo) -> None:
         self.adapters.begin(worker)

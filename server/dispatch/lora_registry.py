@@ -135,7 +135,7 @@ class LoraRegistry:
         if message.error is None:
             worker.adapters.add(message.number)
         else:
-            logger.warning("worker %d could not load a LoRA adapter: %s", worker.worker_id, message.error)
+            logger.warning("%s could not load a LoRA adapter: %s", worker.name, message.error)
         answer = self._answers.get((worker.worker_id, message.number))
         if answer is not None and not answer.done():
             answer.set_result(message.error)

@@ -66,8 +66,8 @@ class WorkerHealth:
         if not worker.is_hung and worker.silent_for > limit:
             worker.note_hung(longest)
             logger.error(
-                "worker %d has reported no progress for %.1f s (raise --worker-timeout if a step may take that long)",
-                worker.worker_id,
+                "%s has reported no progress for %.1f s (raise --worker-timeout if a step may take that long)",
+                worker.name,
                 worker.silent_for,
             )
             self.on_hung(worker)

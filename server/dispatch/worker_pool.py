@@ -78,6 +78,7 @@ class WorkerPool:
         self,
         num_workers: int,
         settings: Settings,
+        model: str,
         *,
         on_message: Callable[[WorkerState, messages.FromWorker], None],
         on_ready: Callable[[WorkerState, EngineInfo], None],
@@ -85,7 +86,7 @@ class WorkerPool:
         on_hung: Callable[[WorkerState], None],
         on_given_up: Callable[[WorkerState], None],
     ) -> None:
-        self.workers = tuple(WorkerState(i) for i in range(num_workers))
+        self.workers = tuple(WorkerState(i, model) for i in range(num_workers))
         self.socket = WorkerSocket(lambda: link.LinkProtocol(self._on_frame, self._on_disconnect))
         self.last_info: EngineInfo | None = None
         """The engine's description from the worker that became ready last; None before any was."""
@@ -142,7 +143,7 @@ class WorkerPool:
             raise MessageError(f"{type(message).__name__} came before Hello")
         worker.silent_for = 0.0
         if worker.is_hung:
-            logger.warning("worker %d answers again", worker.worker_id)
+            logger.warning("%s answers again", worker.name)
             worker.is_hung = False
         match message:
             case messages.Heartbeat(is_idle=True):
@@ -154,14 +155,14 @@ class WorkerPool:
                 now = time.monotonic()
                 if now - worker.progress_logged > _PROGRESS_INTERVAL:  # a small model needs no line
                     worker.progress_logged, percent = now, 100 * done // max(1, total)
-                    logger.info("worker %d is loading the model: %d %%", worker.worker_id, percent)
+                    logger.info("%s is loading the model: %d %%", worker.name, percent)
             case messages.Ready(info):
                 self.last_info = info
                 worker.become_ready(info)
                 self._on_ready(worker, info)
                 fields = {name: value for name, value in asdict(info).items() if value is not None}
-                message_text = "worker %d is ready: %s on %s, %d blocks of %d tokens in its KV cache"
-                known = (worker.worker_id, info.dtype, info.device, info.num_blocks, info.block_size)
+                message_text = "%s is ready: %s on %s, %d blocks of %d tokens in its KV cache"
+                known = (worker.name, info.dtype, info.device, info.num_blocks, info.block_size)
                 logger.info(message_text, *known, extra={"attached": {"engine": fields}})
             case messages.LoadFailed(text):
                 worker.load_error = text
@@ -187,8 +188,8 @@ class WorkerPool:
             return
         logger.log(
             logging.DEBUG if worker.load_error or (self.may_leave and not worker.requests) else logging.WARNING,
-            "lost worker %d (pid %s) with %d requests in flight: %s",
-            worker.worker_id,
+            "lost %s (pid %s) with %d requests in flight: %s",
+            worker.name,
             worker.pid,
             len(worker.requests),
             reason,

@@ -17,8 +17,10 @@ from lightwell.server.ipc import link
 class WorkerState:
     """One worker slot; its process may be replaced."""
 
-    def __init__(self, worker_id: int) -> None:
+    def __init__(self, worker_id: int, model: str = "") -> None:
+        """Describe a slot. model: the name of its model in messages, if the server has several."""
         self.worker_id = worker_id
+        self.name = f"worker {worker_id} of {model}" if model else f"worker {worker_id}"
         self.protocol: link.LinkProtocol | None = None
         self.pid: int | None = None
         self.info: EngineInfo | None = None
@@ -138,16 +140,16 @@ class WorkerState:
     def reason(self) -> str:
         """Return why it is not ready."""
         if self.restart_note is not None:
-            return f"worker {self.worker_id} {self.restart_note}"
+            return f"{self.name} {self.restart_note}"
         if self.kill_reason is not None:
-            return f"worker {self.worker_id} {self.kill_reason} and is being killed"
+            return f"{self.name} {self.kill_reason} and is being killed"
         if self.is_hung:
-            return f"worker {self.worker_id} has been silent for {self.silent_for:.0f} s"
+            return f"{self.name} has been silent for {self.silent_for:.0f} s"
         if self.was_ready and self.info is None:
-            return f"worker {self.worker_id} was lost and is being restarted"
+            return f"{self.name} was lost and is being restarted"
         if self.progress is not None and self.progress[1]:
-            return f"worker {self.worker_id} is loading the model: {100 * self.progress[0] // self.progress[1]} %"
-        return f"worker {self.worker_id} is {'starting' if self.protocol is None else 'loading the model'}"
+            return f"{self.name} is loading the model: {100 * self.progress[0] // self.progress[1]} %"
+        return f"{self.name} is {'starting' if self.protocol is None else 'loading the model'}"
 
 
 def seconds_until_ready(workers: Sequence[WorkerState]) -> int:

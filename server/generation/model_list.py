@@ -9,9 +9,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import Context
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from lightwell.server.config.settings import Settings
 from lightwell.server.dispatch.served_adapter import ServedAdapter
@@ -73,7 +74,7 @@ class ModelSlot:
         if self.change is not None:
             return self.change
         if self.model is not None:
-            return "loaded" if self.model.engine_info is not None else "loading"
+            return "loaded" if self.model.engine.ready() else "loading"
         return "failed" if self.error else "unloaded"
 
     @property
@@ -105,28 +106,34 @@ class ModelSlot:
         return any(name == each for each, _ in self.settings.lora)
 
 
+class ModelLoader(Protocol):
+    """The processes of models."""
+
+    def read(self, slot: ModelSlot) -> ModelFiles:
+        """Read a model's files but its weights, in a thread. Raises ValueErrors and OSErrors of one line."""
+
+    async def start(self, slot: ModelSlot, files: ModelFiles) -> ServedModel:
+        """Return the model once it is ready. Raises ValueErrors and OSErrors of one line, and Unavailable."""
+
+    async def stop(self, slot: ModelSlot) -> None:
+        """End the processes of a model."""
+
+
 class ModelList:
     """The models of a server, in the order of their definition. All of it runs in one event loop.
 
-    `read(slot)` reads a model's files in a thread. `start(slot)` returns the model once it is ready, and raises a
-    ValueError or an OSError of one line; `stop(slot)` ends its processes. `scan()` returns the models that have come
-    since the last call.
+    Without a `loader` the models stay as they are. `scan()` returns the models that have come since the last call.
     """
 
     def __init__(
         self,
         slots: Sequence[ModelSlot],
-        *,
-        read: Callable[[ModelSlot], ModelFiles] | None = None,
-        start: Callable[[ModelSlot], Awaitable[ServedModel]] | None = None,
-        stop: Callable[[ModelSlot], Awaitable[None]] | None = None,
+        loader: ModelLoader | None = None,
         scan: Callable[[], Iterable[ModelSlot]] | None = None,
         most_loaded: int = 1,
     ) -> None:
         self.slots = list(slots)
-        self._read = read
-        self._start = start
-        self._stop = stop
+        self._loader = loader
         self._scan = scan
         self._most_loaded = most_loaded
         self._turn = asyncio.Lock()
@@ -157,7 +164,7 @@ class ModelList:
     @property
     def may_unload(self) -> bool:
         """Return whether models are unloaded at all: the only model of a server is not."""
-        return self._stop is not None and (len(self.slots) > 1 or self._scan is not None)
+        return self._loader is not None and (len(self.slots) > 1 or self._scan is not None)
 
     async def find(self, name: str | None, route: str | None = None) -> tuple[ServedModel, ServedAdapter | None]:
         """Return the model with this name, or the model and its LoRA adapter with this name; None means the first model
@@ -217,9 +224,9 @@ class ModelList:
             return slots[0]
         role = role_of(route)
         for slot in slots:
-            if slot.roles is None and self._read is not None:
+            if slot.roles is None and self._loader is not None:
                 try:
-                    slot.learn(await asyncio.to_thread(self._read, slot))
+                    slot.learn(await asyncio.to_thread(self._loader.read, slot))
                 except (ValueError, OSError) as error:
                     slot.roles, slot.error = (), str(error)
             if role is None or role in (slot.roles or ()):
@@ -314,19 +321,22 @@ class ModelList:
 
     def _begin(self, slot: ModelSlot, change: Change) -> "asyncio.Task[None]":
         slot.change = change  # before any other request sees the slot
-        task = asyncio.ensure_future(self._load(slot) if change == "loading" else self._unload(slot))
+        work = self._load(slot) if change == "loading" else self._unload(slot)
+        task = asyncio.create_task(work, context=Context())  # it belongs to no HTTP request
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _load(self, slot: ModelSlot) -> None:
-        assert self._start is not None
+        assert self._loader is not None
         try:
             async with self._turn:
+                begun = time.monotonic()
+                files = await asyncio.to_thread(self._loader.read, slot)
+                slot.learn(files)
                 while sum(each.has_processes for each in self.slots) >= self._most_loaded:
                     await self._make_room(slot)
-                begun = time.monotonic()
-                slot.model, slot.error = await self._start(slot), ""
+                slot.model, slot.error = await self._loader.start(slot, files), ""
                 logger.info("the model %r was loaded in %.1f s", slot.id, time.monotonic() - begun)
         except (ValueError, OSError, Unavailable) as error:
             slot.error, slot.failed_at = str(error).rstrip("."), time.monotonic()
@@ -348,12 +358,12 @@ class ModelList:
         await self._unload(chosen)
 
     async def _unload(self, slot: ModelSlot) -> None:
-        assert self._stop is not None
+        assert self._loader is not None
         slot.change, slot.keep_seconds = "unloading", None
         try:
             slot.model = None  # new requests wait for the next load
             await self._until(lambda: not slot.num_users)
-            await self._stop(slot)
+            await self._loader.stop(slot)
         finally:
             slot.change = None
             self._notify()

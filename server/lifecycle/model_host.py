@@ -20,6 +20,7 @@ from lightwell.server.generation.model_list import ModelSlot
 from lightwell.server.generation.served_model import ModelFiles, ServedModel
 from lightwell.server.http.errors import Unavailable
 from lightwell.server.lifecycle.litserve_adapter import WorkerLauncher
+from lightwell.server.lifecycle.model_files import load_model_files
 from lightwell.server.lifecycle.supervisor import Process, Supervisor
 from lightwell.server.lifecycle.worker_process import weight_bytes, worker_environment
 from lightwell.server.worker.engine_worker import ENGINE_FACTORY, EngineWorker
@@ -46,11 +47,13 @@ class ModelHost:
         model_files: Fingerprint,
         on_give_up: Callable[[str], None],
         engine_factory: str = ENGINE_FACTORY,
+        *,
+        is_one_of_several: bool = False,
     ) -> None:
         """Prepare the workers. Raises ServerGaveUp if there is no place for their socket."""
         self.name = name
         try:
-            self.client = EngineClient(settings, found.num_workers)
+            self.client = EngineClient(settings, found.num_workers, name if is_one_of_several else "")
         except OSError as error:
             raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
         with contextlib.ExitStack() as unless_made:
@@ -62,6 +65,7 @@ class ModelHost:
                 model_files=model_files,
                 core_groups=found.core_groups,
                 engine_factory=engine_factory,
+                log_name=f"{name}-worker" if is_one_of_several else "worker",
                 log_level=settings.log_level,
                 log_format=settings.log_format,
             )
@@ -80,6 +84,7 @@ class ModelHost:
 
     async def stop(self) -> None:
         """End every request and every connection: the workers then end by themselves."""
+        self.client.begin_drain()
         await self.supervisor.stop()
         await self.client.stop()
 
@@ -102,12 +107,10 @@ class ModelHosts:
 
     def __init__(
         self,
-        read: Callable[[ModelSlot], ModelFiles],
         num_sharing: int,
         on_give_up: Callable[[ModelSlot, str], None],
         engine_factory: str = ENGINE_FACTORY,
     ) -> None:
-        self._read = read
         self._num_sharing = num_sharing
         self._free = free_host_memory()
         self._on_give_up = on_give_up
@@ -133,6 +136,7 @@ class ModelHosts:
             model_files,
             lambda reason: self._on_give_up(slot, reason),
             self._engine_factory,
+            is_one_of_several=self._num_sharing > 1,
         )
         host.client.on_step = slot.metrics.observe_step
         self._hosts[slot] = host
@@ -163,29 +167,33 @@ class ModelHosts:
         if host is not None:
             yield from host.client.metrics()
 
-    async def start(self, slot: ModelSlot) -> ServedModel:
+    def read(self, slot: ModelSlot) -> ModelFiles:
+        """Read a model's files but its weights. Raises ValueErrors and OSErrors of one line."""
+        return load_model_files(slot.settings)
+
+    async def start(self, slot: ModelSlot, files: ModelFiles) -> ServedModel:
         """Load a model, and return it once it is ready.
 
         Raises ValueErrors and OSErrors of one line, and Unavailable while the server ends.
         """
         if self.is_draining:
             raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
-        files = await asyncio.to_thread(self._read, slot)
         check_memory(files)
         try:
             host = self.add(slot, slot.settings.engine_config(files.folder), files.fingerprint)
-            slot.learn(files)
             host.supervisor.launch_all()
             await host.start()
-        except ServerGaveUp as error:
-            raise OSError(str(error)) from error
-        while not host.client.ready():
-            if not host.client.live:
-                await self.stop(slot)
-                raise ValueError(host.client.end_reason)
-            if self.is_draining:
-                raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
-            await asyncio.sleep(_LOOK_INTERVAL)
+            while not host.client.ready():
+                if not host.client.live:
+                    raise ValueError(host.client.end_reason)
+                if self.is_draining:
+                    raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
+                await asyncio.sleep(_LOOK_INTERVAL)
+        except BaseException as error:
+            await self.stop(slot)
+            if isinstance(error, ServerGaveUp):
+                raise OSError(str(error)) from error
+            raise
         return ServedModel.of(files, host.client, slot.metrics)
 
     async def stop(self, slot: ModelSlot) -> None:

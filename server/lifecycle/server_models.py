@@ -1,4 +1,4 @@
-"""The models of a server: those of the settings, which are loaded at the start, and those of `--models-dir`."""
+"""The models of a server: models of the settings, which are loaded at the start, and models of `--models-dir`."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,7 +6,7 @@ from lightwell.server.config.settings import Settings
 from lightwell.server.generation.model_list import ModelList, ModelSlot
 from lightwell.server.generation.served_model import ModelFiles, ServedModel
 from lightwell.server.lifecycle.greeting import Greeting
-from lightwell.server.lifecycle.model_files import ModelsFolder, load_model_files, most_loaded, named_models
+from lightwell.server.lifecycle.model_files import ModelsFolder, most_loaded, named_models
 from lightwell.server.lifecycle.model_host import ModelHosts
 from lightwell.server.observability.metrics import Metrics
 from lightwell.server.worker.engine_worker import ENGINE_FACTORY
@@ -25,15 +25,13 @@ class ServerModels:
         if self._folder is None:
             self.metrics.name_models([each.names[0] for each in named])
         num_sharing = self._most if self._folder else min(self._most, len(named))
-        self.hosts = ModelHosts(_read, num_sharing, self._give_up, engine_factory)
+        self.hosts = ModelHosts(num_sharing, self._give_up, engine_factory)
         self._files: dict[ModelSlot, ModelFiles] = {}
         for each in named:
             self._files[self._slot(each.files.settings, each.names)] = each.files
         self.list = ModelList(
             list(self._files),
-            read=_read,
-            start=self.hosts.start,
-            stop=self.hosts.stop,
+            self.hosts,
             scan=None if self._folder is None else self._scan,
             most_loaded=self._most,
         )
@@ -74,12 +72,9 @@ class ServerModels:
                     yield self._slot(settings, [str(settings.served_model_name)])
 
     def _give_up(self, slot: ModelSlot, reason: str) -> None:
-        others = [each for each in self.list.slots if each is not slot]
-        if self._folder is None and not any(each.model or each.change for each in others):
+        if slot.change == "loading":
+            return  # the load reports it
+        if self._folder is None and all(each.state == "failed" for each in self.list.slots if each is not slot):
             self.on_end(reason)
-        elif slot.change != "loading":  # the load reports it
+        else:
             self.list.give_up(slot, reason)
-
-
-def _read(slot: ModelSlot) -> ModelFiles:
-    return load_model_files(slot.settings)

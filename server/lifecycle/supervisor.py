@@ -66,8 +66,8 @@ class Supervisor:
         """End a worker that hangs; it is then restarted like any that ended."""
         process = self._processes.get(worker_id)
         if process is not None and process.is_alive():
-            reason = self.client.workers[worker_id].kill_reason
-            logger.error("killing worker %d (pid %s), as it %s", worker_id, process.pid, reason)
+            worker = self.client.workers[worker_id]
+            logger.error("killing %s (pid %s), as it %s", worker.name, process.pid, worker.kill_reason)
             process.kill()
 
     async def stop(self) -> None:
@@ -107,7 +107,7 @@ class Supervisor:
         try:
             await asyncio.wait_for(worker.gone.wait(), _LAST_WORDS)
         except TimeoutError:
-            logger.warning("worker %d ended and its link did not", worker_id)
+            logger.warning("%s ended and its link did not", worker.name)
         how = _describe_exit(process.exitcode)
         if worker.kill_reason is not None:
             how += f", as it {worker.kill_reason}"
@@ -116,14 +116,14 @@ class Supervisor:
         if worker.load_error is not None and not worker.was_ready:
             self._give_up(worker.load_error)
             return
-        logger.error("worker %d ended: %s", worker_id, how)
+        logger.error("%s ended: %s", worker.name, how)
         lives = self._lives[worker_id]
         lives.append(worker.take_ready_seconds())
         while _num_short(lives) < MAX_FAILURES:
             delay = _backoff(lives)
             worker.expect_start(delay)
             if delay:
-                logger.warning("worker %d is started again in %.1f s", worker_id, delay)
+                logger.warning("%s is started again in %.1f s", worker.name, delay)
                 worker.restart_note = f"ended ({how}), {_num_short(lives)} times recently, and is restarted"
                 await asyncio.sleep(delay)
             refusal = self.why_not()
@@ -135,7 +135,7 @@ class Supervisor:
                 self._processes[worker_id] = self.launch(worker_id)
             except Exception as error:  # a lack of memory, files, threads or processes, perhaps temporary
                 how = str(error) or type(error).__name__
-                logger.error("worker %d could not be started: %s", worker_id, how)
+                logger.error("%s could not be started: %s", worker.name, how)
                 lives.append(0.0)
                 continue
             worker.note_start()

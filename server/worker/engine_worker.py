@@ -49,6 +49,7 @@ class EngineWorker:
     core_groups: Sequence[Sequence[int]] = ()
     """The CPU cores of each worker, or nothing if all workers use all of them."""
     engine_factory: str = ENGINE_FACTORY
+    log_name: str = "worker"
     log_level: str = "info"
     log_format: str = "text"
     _engine: "Engine" = field(init=False, repr=False)
@@ -60,7 +61,7 @@ class EngineWorker:
         """
         link: WorkerLink | None = None
         try:
-            configure_logging(self.log_level, self.log_format, f"worker-{worker_id}")
+            configure_logging(self.log_level, self.log_format, f"{self.log_name}-{worker_id}")
             link = self._greet(worker_id)
             self._make_ready(link, device)
         except BaseException as error:

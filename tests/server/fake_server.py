@@ -117,7 +117,7 @@ def main() -> int:
         configure_logging(settings.log_level, settings.log_format)
         factory = "tests.server.fake_engine:FakeEngine.from_folder"
         slot = ModelSlot(settings, ["the fake"], ModelMetrics())
-        hosts = ModelHosts(lambda slot: None, 1, lambda slot, reason: server[0].give_up(reason), factory)
+        hosts = ModelHosts(1, lambda slot, reason: server[0].give_up(reason), factory)
         server: list[processes.LightwellServer] = []
 
         def make(address: str) -> processes.LightwellServer:

@@ -29,7 +29,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         loaded = context.models.loaded
         is_ready = all(model.engine.ready() for model in loaded)
         reason = next((model.engine.reason() for model in loaded if not model.engine.ready()), "ready")
-        states = {slot.id: {"state": slot.state, "reason": slot.reason} for slot in context.models}
+        states = {slot.id: slot.state for slot in context.models}
         answer = json_response({"ready": is_ready, "reason": reason, "models": states}, 200 if is_ready else 503)
         if not is_ready:
             answer.headers["Retry-After"] = "1"

@@ -36,7 +36,7 @@ def start() -> None:
         raise AssertionError("nothing is served")
 
     settings = Settings(port=0)
-    hosts, slot = ModelHosts(never, 1, print), ModelSlot(settings, ["none"], ModelMetrics())
+    hosts, slot = ModelHosts(1, print), ModelSlot(settings, ["none"], ModelMetrics())
 
     def make(address: str) -> processes.LightwellServer:
         hosts.add(slot, settings.engine_config(Path("no-folder")), {})
