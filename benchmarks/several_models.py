@@ -91,14 +91,10 @@ def single(folders: dict[str, str], model: str) -> Iterator[Server]:
 def references(folders: dict[str, str]) -> tuple[dict[str, list[Any]], dict[str, dict[str, int]]]:
     """Return each model's answers from a server of its own, and that server's memory by kind of process."""
     answers, memory = {}, {}
-    for model in ROUTES:
+    for model, route in ROUTES.items():
         with single(folders, model) as server:
-            answers[model] = [
-                essence(
-                    model, httpx.post(f"{server.url}{ROUTES[model]}", json=body, timeout=60).raise_for_status().json()
-                )
-                for body in bodies_of(model)
-            ]
+            found = [httpx.post(f"{server.url}{route}", json=body, timeout=60) for body in bodies_of(model)]
+            answers[model] = [essence(model, answer.raise_for_status().json()) for answer in found]
             memory[model] = memory_of(server)
     return answers, memory
 

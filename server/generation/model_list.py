@@ -45,6 +45,8 @@ class ModelSlot:
         self.metrics = metrics
         self.root = root
         """The folder, file or hub id of the model."""
+        self.kind: str | None = None
+        """The kind of its network; None until its files were read once."""
         self.roles: tuple[Role, ...] | None = None
         """The purposes of the model; None until its files were read once."""
         self.model: ServedModel | None = None
@@ -91,7 +93,7 @@ class ModelSlot:
 
     def learn(self, files: ModelFiles) -> None:
         """Note the facts about the model that remain known when it is unloaded."""
-        self.roles, self.root = roles_of(files), files.root
+        self.kind, self.roles, self.root = files.config.kind, roles_of(files), files.root
 
     def named(self, name: str) -> ServedModel | None:
         """Return the loaded model under one of its names."""

@@ -25,6 +25,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "max_model_len": None if model is None else model.context_limit,
             "compute_dtype": None if model is None else model.compute_dtype,
             "status": {"value": slot.state, "failed": bool(slot.error)},
+            "kind": slot.kind,
             "capabilities": slot.roles,
         }
 
