@@ -296,7 +296,7 @@ class ModelList:
         """Load a model, even if its last load has just failed. Raises Unavailable."""
         await self._until(lambda: slot.change is None)
         if slot.model is None:
-            await self._begin(slot, "loading")
+            await asyncio.shield(self._begin(slot, "loading"))
         if slot.model is None:
             message = f"The model {slot.id!r} cannot be loaded: {slot.error}."
             raise Unavailable(message, code="model_not_loaded", retry_after=_RETRY_AFTER)
@@ -305,7 +305,7 @@ class ModelList:
         """Unload a model once its running requests have ended; later ones load it again."""
         await self._until(lambda: slot.change != "loading")
         if slot.change is None:
-            await self._begin(slot, "unloading")
+            await asyncio.shield(self._begin(slot, "unloading"))
 
     def keep(self, slot: ModelSlot, seconds: float) -> None:
         """Unload a model when it was unused for this many seconds; negative: never."""
@@ -319,7 +319,8 @@ class ModelList:
         """Note that the workers of a loaded model ended and are not restarted."""
         logger.error("the model %r is not served any more: %s", slot.id, reason)
         slot.model, slot.error, slot.failed_at = None, reason, time.monotonic()
-        self._begin(slot, "unloading")
+        if slot.change is None:
+            self._begin(slot, "unloading")
 
     def _begin(self, slot: ModelSlot, change: Change) -> "asyncio.Task[None]":
         slot.change = change  # before any other request sees the slot
