@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "server.cli": "model.analysis model.checkpoint model.tokenization server.config server.library server.lifecycle "
                   "server.observability server.terminal",
     "server.terminal": "model.checkpoint server.config",
-    "server.library": "model.checkpoint model.tokenization server.config server.lifecycle",
+    "server.library": "model.checkpoint model.tokenization server.config server.http server.lifecycle",
     "server.lifecycle": "model.analysis model.checkpoint model.config model.network model.tokenization server.config "
                         "server.dialects server.dispatch server.engine server.generation server.http "
                         "server.observability server.worker",

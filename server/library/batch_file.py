@@ -20,7 +20,8 @@ from typing import Any, BinaryIO
 import orjson
 
 from lightwell.server.config.settings import Settings
-from lightwell.server.lifecycle.in_process import Application, Exchange, RequestHead
+from lightwell.server.http.exchange import Exchange, RequestHead
+from lightwell.server.lifecycle.in_process import Application
 
 PATHS = (
     "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank", "/v1/score",

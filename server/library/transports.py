@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from lightwell.server.lifecycle.in_process import CLOSED, Application, Exchange, RequestHead
+from lightwell.server.http.exchange import Exchange, RequestHead
+from lightwell.server.lifecycle.in_process import CLOSED, Application
 
 T = TypeVar("T")
 
