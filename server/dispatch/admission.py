@@ -31,6 +31,8 @@ class Cost:
     """Tokens that the model reads for it."""
     is_inspection: bool = False
     """Whether the request only captures; requests for text overtake it."""
+    is_background: bool = False
+    """Whether it is a row of a batch, for which no other request waits. It takes only captured bytes."""
 
 
 STEP_MEMORY = 128 << 20
@@ -169,12 +171,13 @@ class Admission:
         capture_bytes: int,
         *,
         is_inspection: bool = False,
+        is_background: bool = False,
     ) -> Cost:
         """Return the cost of a request. Its last generated token is never an input, so it needs no block."""
         num_decoded = num_prompt_tokens + max(0, max_tokens - 1)
         num_read = num_prompt_tokens + num_encoder_tokens
         num_blocks = -(-num_decoded // self._block_size) + -(-num_encoder_tokens // self._block_size)
-        return Cost(num_read + max_tokens, capture_bytes, num_blocks, num_read, is_inspection)
+        return Cost(num_read + max_tokens, capture_bytes, num_blocks, num_read, is_inspection, is_background)
 
     def check(
         self, num_requests: int = 1, client: str = "", *, waits: bool = True, is_inspection: bool = False
@@ -203,6 +206,9 @@ class Admission:
         """
         if cost.capture_bytes > self.capture.limit:
             raise too_much_captured(cost.capture_bytes, int(self.capture.limit))
+        if cost.is_background:
+            self._admit_background(cost.capture_bytes)
+            return
         self.check(1, client, waits=waits, is_inspection=cost.is_inspection)
         client = _account(client, is_inspection=cost.is_inspection)
         has_seat = self.requests.used < self._num_seats  # else it waits for one, as do most unread prompts
@@ -225,8 +231,18 @@ class Admission:
             self._advance_reading()
             self._unread[cost.num_read] += 1
 
+    def _admit_background(self, capture_bytes: int) -> None:
+        """Count a row of a batch in. Raises QueueFull, without counting a refusal: rows leave half of the captured
+        bytes to other requests.
+        """
+        if self.capture.used and self.capture.used + capture_bytes > self.capture.limit / 2:
+            raise QueueFull("Captures of other rows are in flight.", code="capture_budget_full", retry_after=1)
+        self.hold_capture(capture_bytes)
+
     def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
         """Count a request that ended; its captures may still be in memory. `was_read`: note_prompt_read was called."""
+        if cost.is_background:
+            return
         client = _account(client, is_inspection=cost.is_inspection)
         if not was_read:
             self.note_prompt_read(cost)

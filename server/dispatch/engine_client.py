@@ -88,6 +88,12 @@ class EngineClient:
     def num_inflight(self) -> int:
         return self._inflight.count
 
+    def end_background(self) -> None:
+        """End the rows of batches, which begin again after the restart."""
+        for worker in self.workers:
+            error = Unavailable("The server is shutting down.", code="draining", retry_after=1)
+            self._inflight.fail_all(worker, error, only_background=True)
+
     def fail_all(self, error: ApiError) -> None:
         """End every request in flight with this error, because the server ends."""
         self._is_over = True
@@ -151,7 +157,7 @@ class EngineClient:
         if adapter is not None:
             candidates = self.adapters.workers_with(adapter, candidates, task)
         deadline = request_context.deadline
-        if deadline is None and self._request_timeout is not None:
+        if deadline is None and self._request_timeout is not None and not request_context.is_background:
             deadline = now + self._request_timeout
         cost = self.admission.cost(
             len(request.prompt_token_ids),
@@ -159,6 +165,7 @@ class EngineClient:
             task.sampling.max_tokens if isinstance(task, GenerateTask) else 0,
             request.capture_bytes,
             is_inspection=task.is_inspection,
+            is_background=request_context.is_background,
         )
         record, client = request_context.record, request_context.client
         # Requests of a negative priority do not wait for the others. An HTTP request that has begun is not refused for
@@ -199,6 +206,8 @@ class EngineClient:
         `is_inspection`: whether they only capture.
         """
         self._ready_workers(request_context)
+        if request_context.is_background:
+            return
         waits = request_context.priority >= 0
         self.admission.check(num_requests, request_context.client, waits=waits, is_inspection=is_inspection)
 
@@ -213,7 +222,8 @@ class EngineClient:
             record.at_end.append(partial(self.admission.release_capture, num_bytes))
 
     def _ready_workers(self, request_context: RequestContext) -> list[WorkerState]:
-        if self.draining and (self._is_over or not request_context.has_begun):
+        may_begin = request_context.has_begun and not request_context.is_background
+        if self.draining and (self._is_over or not may_begin):
             raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
         candidates = [worker for worker in self.workers if worker.is_ready]
         if not candidates:

@@ -56,7 +56,8 @@ class InflightRequests:
 
     def take_step(self, worker: WorkerState, step: messages.StepMessage) -> None:
         """Pass the outputs of one step of a worker to its requests."""
-        num_read = step.stats.iteration_tokens if step.stepped else 0
+        is_background = all(handle.cost.is_background for handle in worker.requests.values())
+        num_read = step.stats.iteration_tokens if step.stepped and not is_background else 0
         for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
             handle = worker.requests.get(uid)
             if handle is not None:  # otherwise it was aborted during the step
@@ -78,9 +79,9 @@ class InflightRequests:
                 self._finish(worker, handle)
                 handle.fail(BadRequest(refusal.message, code="request_refused"))
 
-    def fail_all(self, worker: WorkerState, error: ApiError) -> None:
-        """End every request of a worker with this error."""
-        handles = list(worker.requests.values())
+    def fail_all(self, worker: WorkerState, error: ApiError, *, only_background: bool = False) -> None:
+        """End every request of a worker, or only the rows of batches, with this error."""
+        handles = [each for each in worker.requests.values() if each.cost.is_background or not only_background]
         for handle in handles:
             self._finish(worker, handle)
             handle.fail(error)
@@ -91,6 +92,9 @@ class InflightRequests:
         """Count a token of a request, and return the prompt tokens of the step beyond its computed tokens. The first
         token of a request means that its prompt was read, partly from the cache; a later token is no prompt token.
         """
+        if handle.cost.is_background:
+            handle.was_read = handle.was_read or stepped
+            return 0
         worker.num_tokens_left -= 1
         if not stepped:
             return 0

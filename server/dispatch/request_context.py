@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from lightwell.server.config.auth.keys import ApiKey
 from lightwell.server.dispatch.served_adapter import ServedAdapter
+from lightwell.server.engine.messages.request import BACKGROUND
 from lightwell.server.http.errors import DeadlineExceeded, not_in_time
 from lightwell.server.observability.access_log import RequestRecord
 
@@ -41,6 +42,11 @@ class RequestContext:
 
     def __post_init__(self) -> None:
         self.arrival = time.monotonic() if self.record is None else self.record.started
+
+    @property
+    def is_background(self) -> bool:
+        """Return whether it is a row of a batch, for which no other request waits."""
+        return self.priority >= BACKGROUND
 
     @property
     def elapsed(self) -> float:

@@ -71,7 +71,11 @@ class RequestHandle:
 
     @property
     def num_tokens_left(self) -> int:
-        """Return the uncomputed tokens of its prompt, plus the largest number that may still be generated."""
+        """Return the uncomputed tokens of its prompt, plus the largest number that may still be generated; 0 for a row
+        of a batch, which no other request waits for.
+        """
+        if self.cost.is_background:
+            return 0
         num_read = self.cost.num_read if self.was_read else self.num_expected_tokens
         return self.cost.num_tokens - num_read - self.num_generated_tokens
 

@@ -70,6 +70,8 @@ class Sequence:
     takes_largest_logit: bool = field(init=False)
     is_changed: bool = field(init=False)
     """Whether interventions change the numbers: then no prefix is shared with other sequences."""
+    is_background: bool = field(init=False)
+    """Whether the sequence is a row of a batch."""
     only_captures: bool = field(init=False)
     """Whether the sequence only inspects: while others generate or embed text, it may wait."""
     publishes_prefix: bool = field(init=False)
@@ -141,6 +143,7 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         # The last generated token is never computed, so it needs no room.
         self.max_num_computed_tokens = self.num_prompt_tokens + max(0, max_tokens - 1)
+        self.is_background = request.is_background
         self.only_captures = task.is_inspection
         self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
 

@@ -25,7 +25,9 @@ async def accept(context: AppContext, body: RunFields, route: str) -> ServedMode
     if body.timeout is not None:
         request_context.shorten(body.timeout)
     model, request_context.adapter = await context.models.find(body.model, route)
-    request_context.priority = _wanted_priority(context, body, request_context.key)
+    priority = _wanted_priority(context, body, request_context.key)
+    if not request_context.is_background:
+        request_context.priority = priority
     if body.cache_salt is not None:
         request_context.cache_salt += "\0" + body.cache_salt  # no key's name has that character
     check_route(model, route)

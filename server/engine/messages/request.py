@@ -24,6 +24,8 @@ Part = Literal["decoder", "encoder", "cross"]
 Op = Literal["set", "scale", "add", "temperature"]
 Pooling = Literal["mean", "last", "cls", "none"]
 PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
+BACKGROUND = 1001
+"""Priority of rows of batches, after every priority that clients may set: they run only while nothing else does."""
 WeightsOption = int | float | str | tuple[int | float | tuple[int, int], ...] | None
 
 
@@ -326,6 +328,10 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
     """Number of the LoRA adapter; 0 means none."""
     cache_salt: str = ""
     """Salt of the prefix cache: only requests with the same salt share cached blocks."""
+
+    @property
+    def is_background(self) -> bool:
+        return self.priority >= BACKGROUND
 
     def unbegun(self, reason: FinishReason, error: str | None = None) -> RequestOutput:
         """Return the last output of a request that was in no step."""

@@ -22,6 +22,8 @@ class Schedule:
     """Number of chunks that continue a generated text."""
     copies: list[tuple[int, int]] = field(default_factory=list)
     """Pairs (source, target) of blocks to copy before the step, in this order."""
+    is_background: bool = False
+    """Whether the step has only rows of batches."""
 
     @property
     def work(self) -> StepWork:
@@ -115,7 +117,7 @@ class StepPlan:
             self.chunks.append(Chunk(seq, seq.num_computed_tokens, num_tokens))
         return num_tokens
 
-    def schedule(self, num_decodes: int, *, has_text: bool) -> Schedule:
+    def schedule(self, num_decodes: int, *, has_text: bool, is_background: bool = False) -> Schedule:
         num_tokens = sum(chunk.num_tokens for chunk in self.chunks)
         num_tokens += sum(len(seq.encoder_token_ids) for seq in self.encodes)
-        return Schedule(self.chunks, num_tokens, self.encodes, has_text, num_decodes, self.copies)
+        return Schedule(self.chunks, num_tokens, self.encodes, has_text, num_decodes, self.copies, is_background)

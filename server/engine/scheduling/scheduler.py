@@ -20,13 +20,16 @@ client's round (round robin, one sequence per client and round), then by arrival
   like any others. An input above the whole budget runs if it comes first after the decodes. While text is being
   generated, an inspection request with an encoder begins only in a step that has tokens left for inspection requests,
   and takes them all.
+- **Background.** Rows of batches (`EngineRequest.is_background`) have queues of their own. They run only in steps in
+  which no other request runs or waits, and such a step has at most `max_tokens` tokens. Meanwhile they keep their
+  blocks, unless another request needs them.
 - **Progress.** No new sequence gets a rank before one of its priority that has run, the first in rank is never
   preempted for another, and `add` rejects a sequence that could not finish alone. So every sequence ends, unless
   requests of earlier priorities keep coming.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from lightwell.server.engine.messages.outputs import FinishReason
@@ -78,6 +81,20 @@ class SchedulerConfig:
             )
 
 
+@dataclass(slots=True)
+class _Queues:
+    """The unfinished sequences of one class: of batches, or all others."""
+
+    running: FairQueue = field(default_factory=FairQueue)
+    waiting: FairQueue = field(default_factory=FairQueue)
+    num_texts: int = 0
+    """Number of sequences that generate."""
+
+    @property
+    def has_work(self) -> bool:
+        return bool(len(self.running) or len(self.waiting))
+
+
 class Scheduler:
     """The queues of sequences. One step is `schedule`, the forward pass, `commit`; `add` and `abort` come between
     steps.
@@ -87,33 +104,43 @@ class Scheduler:
         self.config = config
         self.block_manager = block_manager
         self.num_preemptions = 0
-        self._running = FairQueue()
-        self._waiting = FairQueue()
+        self._requests = _Queues()
+        self._background = _Queues()
         self._round_robin = RoundRobin()
         self._deadlines = Deadlines()
-        self._num_texts = 0
-        """Number of unfinished sequences that generate."""
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._requests.running) + len(self._background.running)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        """Return the number of waiting sequences. Rows of batches do not count: they are no sign of a full server."""
+        return len(self._requests.waiting)
+
+    @property
+    def has_requests(self) -> bool:
+        """Return whether a sequence other than rows of batches is unfinished."""
+        return self._requests.has_work
 
     @property
     def has_work(self) -> bool:
-        return bool(len(self._running) or len(self._waiting))
+        return self._requests.has_work or self._background.has_work
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Return every unfinished sequence: the running ones, then the waiting ones, each in order of rank."""
-        return [*self._running, *self._waiting]
+        """Return every unfinished sequence: the running ones, then the waiting ones, each in order of rank; then those
+        of batches.
+        """
+        return [seq for each in (self._requests, self._background) for seq in (*each.running, *each.waiting)]
 
     def get(self, uid: int) -> Sequence | None:
         """Return the unfinished sequence with this uid, or None."""
-        return self._running.get(uid) or self._waiting.get(uid)
+        queues = (queue for each in (self._requests, self._background) for queue in (each.running, each.waiting))
+        return next((seq for queue in queues if (seq := queue.get(uid)) is not None), None)
+
+    def _queues_of(self, seq: Sequence) -> _Queues:
+        return self._background if seq.is_background else self._requests
 
     def add(self, seq: Sequence) -> None:
         """Queue `seq` behind the sequences of its client.
@@ -125,9 +152,10 @@ class Scheduler:
         self.block_manager.check_fits(seq)
         if self.config.takes_forced:
             seq.take_first_forced()
-        seq.rank = self._round_robin.rank(seq.request.priority, seq.request.client, self._waiting)
-        self._waiting.add(seq)
-        self._num_texts += seq.sampling_params is not None
+        queues = self._queues_of(seq)
+        seq.rank = self._round_robin.rank(seq.request.priority, seq.request.client, queues.waiting)
+        queues.waiting.add(seq)
+        queues.num_texts += seq.sampling_params is not None
         self._deadlines.add(seq)
         if len(self._deadlines) > 2 * (self.num_running + self.num_waiting) + _LOOKAHEAD:
             self._deadlines.keep(self.sequences)  # drops those of finished sequences
@@ -160,9 +188,10 @@ class Scheduler:
         """Remove `seq` from its queue and free its blocks. A finished sequence keeps its first reason."""
         if seq.status is SequenceStatus.FINISHED:
             return
-        self._running.discard(seq)
-        self._waiting.discard(seq)
-        self._num_texts -= seq.sampling_params is not None
+        queues = self._queues_of(seq)
+        queues.running.discard(seq)
+        queues.waiting.discard(seq)
+        queues.num_texts -= seq.sampling_params is not None
         self.block_manager.free(seq)
         seq.status = SequenceStatus.FINISHED
         seq.finish_reason = reason
@@ -170,23 +199,33 @@ class Scheduler:
             self._deadlines.keep(())
             self._round_robin.forget()
 
-    def schedule(self, capture_tokens: int | None = None, prompt_tokens: PromptBound | None = None) -> Schedule:
+    def schedule(
+        self,
+        capture_tokens: int | None = None,
+        prompt_tokens: PromptBound | None = None,
+        background_tokens: int | None = None,
+    ) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work.
 
         capture_tokens: most tokens of captures while text runs; None is `max_capture_tokens`.
         prompt_tokens: returns the most tokens next to the decodes; None is no such bound.
+        background_tokens: most tokens of a step of rows of batches, at least 1; None is `max_num_batched_tokens`.
         """
-        chunks, prefills = self._schedule_decodes()
+        is_background, most = not self._requests.has_work, self.config.max_num_batched_tokens
+        queues = self._background if is_background else self._requests
+        if is_background and background_tokens is not None:
+            most = min(most, background_tokens)
+        chunks, prefills = self._schedule_decodes(queues, most)
         num_decodes = len(chunks)
         has_text = num_decodes > 0 or any(seq.sampling_params is not None for seq in prefills)
         allowed = self.config.max_capture_tokens if capture_tokens is None else capture_tokens
         step = StepPlan(chunks, allowed if has_text else None)
-        budget = self.config.max_num_batched_tokens - sum(chunk.num_tokens for chunk in chunks)
-        candidates = self._candidates(step, prefills) if budget else []
-        if prompt_tokens is not None:
+        budget = most - sum(chunk.num_tokens for chunk in chunks)
+        candidates = self._candidates(step, queues, prefills) if budget else []
+        if prompt_tokens is not None and not is_background:
             budget = min(budget, prompt_tokens(num_decodes, sum(not seq.only_captures for seq in candidates)))
         self._schedule_prompts(step, candidates, budget)
-        return step.schedule(num_decodes, has_text=has_text)
+        return step.schedule(num_decodes, has_text=has_text, is_background=is_background)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
         """Account for a step that has run, if no other was scheduled after it: advance its sequences, append their
@@ -235,27 +274,30 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Check the queues, and the blocks against them. Raises AssertionError with the facts."""
         self.block_manager.check_integrity(self.sequences)
-        wrong = [seq for seq in self._running if seq.status is not SequenceStatus.RUNNING]
-        wrong += [seq for seq in self._waiting if seq.status is not SequenceStatus.WAITING or seq.block_table]
-        if wrong:
-            raise AssertionError(f"in a queue where they do not belong: {wrong}")
-        num_texts = sum(seq.sampling_params is not None for seq in self.sequences)
-        if num_texts != self._num_texts:
-            raise AssertionError(f"{num_texts} sequences generate, but {self._num_texts} are counted")
+        for queues in (self._requests, self._background):
+            sequences = [*queues.running, *queues.waiting]
+            wrong = [seq for seq in queues.running if seq.status is not SequenceStatus.RUNNING]
+            wrong += [seq for seq in queues.waiting if seq.status is not SequenceStatus.WAITING or seq.block_table]
+            wrong += [seq for seq in sequences if self._queues_of(seq) is not queues]
+            if wrong:
+                raise AssertionError(f"in a queue where they do not belong: {wrong}")
+            num_texts = sum(seq.sampling_params is not None for seq in sequences)
+            if num_texts != queues.num_texts:
+                raise AssertionError(f"{num_texts} sequences generate, but {queues.num_texts} are counted")
         if self._deadlines and not self.has_work:
             raise AssertionError(f"{len(self._deadlines)} deadlines are left of requests that are gone")
 
-    def _schedule_decodes(self) -> tuple[list[Chunk], list[Sequence]]:
-        """Return the chunks of the decodes, each a newest token and the forced tokens after it, and the other running
-        sequences, which are in their prompts.
+    def _schedule_decodes(self, queues: _Queues, most: int) -> tuple[list[Chunk], list[Sequence]]:
+        """Return the chunks of at most `most` decodes, each a newest token and the forced tokens after it, and the
+        other running sequences, which are in their prompts.
         """
         chunks: list[Chunk] = []
         prefills: list[Sequence] = []
         block_size = self.block_manager.block_size
-        forced_room = self.config.max_num_batched_tokens - len(self._running)
-        for seq in list(self._running):
-            if seq.status is not SequenceStatus.RUNNING:
-                break  # this one and all after it were preempted
+        forced_room = max(0, most - len(queues.running))
+        for seq in list(queues.running):
+            if seq.status is not SequenceStatus.RUNNING or len(chunks) >= most:
+                break  # this one and all after it were preempted, or have no place
             num_tokens = len(seq.token_ids)
             if seq.has_all_work_running:
                 continue
@@ -279,27 +321,37 @@ class Scheduler:
         False if `seq` itself was preempted.
         """
         while not self.block_manager.allocate(seq, num_tokens):
-            self._preempt(last := self._running.pop_last())
+            if not seq.is_background and self._preempt_background():
+                continue
+            self._preempt(last := self._queues_of(seq).running.pop_last())
             self.num_preemptions += 1
             if last is seq:
                 return False
         return True
 
+    def _preempt_background(self) -> bool:
+        """Free the blocks of the last row of a batch. Returns whether there was one."""
+        if not len(self._background.running):
+            return False
+        self._preempt(self._background.running.pop_last())
+        return True
+
     def _preempt(self, seq: Sequence) -> None:
-        self._running.discard(seq)
+        queues = self._queues_of(seq)
+        queues.running.discard(seq)
         self.block_manager.free(seq)
         seq.num_computed_tokens = 0
         seq.encoder_is_computed = not seq.encoder_token_ids
         seq.num_preemptions += 1
         seq.status = SequenceStatus.WAITING
-        self._waiting.add(seq)
+        queues.waiting.add(seq)
 
-    def _candidates(self, step: StepPlan, prefills: list[Sequence]) -> list[Sequence]:
+    def _candidates(self, step: StepPlan, queues: _Queues, prefills: list[Sequence]) -> list[Sequence]:
         """Return the sequences for the budget that the decodes have left, in order of rank."""
-        if not len(self._waiting) or len(self._running) >= self.config.max_num_seqs:
+        if not len(queues.waiting) or len(queues.running) >= self.config.max_num_seqs:
             return prefills
-        captures_may = self._captures_have_room(step)
-        may_begin = (seq for seq in self._waiting if not seq.awaits_token)
+        captures_may = self._captures_have_room(step, queues)
+        may_begin = (seq for seq in queues.waiting if not seq.awaits_token)
         waiting = (seq for seq in may_begin if captures_may or not seq.only_captures)
         candidates = [*prefills, *islice(waiting, _LOOKAHEAD)]
         # Preempted sequences, and overtaken inspections, rank before some that run.
@@ -333,29 +385,37 @@ class Scheduler:
         """Return whether the sequence runs, after admitting it if there is room."""
         if seq.status is SequenceStatus.RUNNING:
             return True
-        if not step.is_open or (seq.only_captures and not self._captures_have_room(step)):
+        queues = self._queues_of(seq)
+        if not step.is_open or (seq.only_captures and not self._captures_have_room(step, queues)):
             return False
-        has_seat = len(self._running) < self.config.max_num_seqs
+        has_seat = len(queues.running) < self.config.max_num_seqs
         must_wait = not seq.encoder_is_computed and len(seq.encoder_token_ids) > budget and not step.is_whole
         # No sequence overtakes one that does not fit yet: it would wait forever behind smaller ones.
-        if not has_seat or must_wait or not self._allocate_admitted(seq, step):
+        if not has_seat or must_wait or not self._has_blocks(seq, step):
             step.is_open = False
             return False
-        self._waiting.discard(seq)
-        self._running.add(seq)
+        queues.waiting.discard(seq)
+        queues.running.add(seq)
         self._round_robin.note_admitted(seq.rank)
         seq.status = SequenceStatus.RUNNING
         return True
 
-    def _captures_have_room(self, step: StepPlan) -> bool:
+    def _has_blocks(self, seq: Sequence, step: StepPlan) -> bool:
+        """Give `seq` its blocks, also those of rows of batches. Returns False if too few are free."""
+        while not self._allocate_admitted(seq, step):
+            if seq.is_background or not self._preempt_background():
+                return False
+        return True
+
+    def _captures_have_room(self, step: StepPlan, queues: _Queues) -> bool:
         """Return whether one more inspection request may run: always without text; next to text, in up to a quarter of
         the slots and in steps that have tokens for it.
         """
         if step.capture_room == 0:
             return False
-        if self.config.max_capture_tokens is None or not self._num_texts:
+        if self.config.max_capture_tokens is None or not queues.num_texts:
             return True
-        return sum(seq.only_captures for seq in self._running) < max(1, self.config.max_num_seqs // 4)
+        return sum(seq.only_captures for seq in queues.running) < max(1, self.config.max_num_seqs // 4)
 
     def _allocate_admitted(self, seq: Sequence, step: StepPlan) -> bool:
         """Give `seq` its blocks, some of them from the prefix cache. Returns False if too few are free."""
@@ -365,8 +425,9 @@ class Scheduler:
         num_hit_tokens = blocks.match_prefix(seq) if caching else 0
         part = blocks.match_part(seq, num_hit_tokens)
         # One block stays free for each running sequence that will grow; otherwise a preemption would follow soon.
+        running = self._queues_of(seq).running
         keep_free = sum(
-            1 for other in self._running if len(other.block_table) * blocks.block_size < other.max_num_computed_tokens
+            1 for other in running if len(other.block_table) * blocks.block_size < other.max_num_computed_tokens
         )
         if not blocks.allocate(seq, seq.num_tokens, num_hit_tokens=num_hit_tokens, keep_free=keep_free):
             return False

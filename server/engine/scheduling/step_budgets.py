@@ -14,6 +14,11 @@ _LEAST_TOKENS = 128
 _FIRST_TOKENS = 256
 """Most tokens next to decodes before the first measurement."""
 
+_BACKGROUND_SECONDS = 0.018
+"""Time of a step of batch rows. It is kept under 20 ms."""
+_FIRST_BACKGROUND_TOKENS = 8
+_MOST_BACKGROUND_TOKENS = 1 << 20
+
 
 class StepSize:
     """The number of tokens that a step computes in about a second. It matters only on slow machines: elsewhere a step
@@ -39,6 +44,32 @@ class StepSize:
             raise AssertionError(f"the cost of a token is {self._cost} s; a finite number above 0 is expected")
 
 
+class BackgroundSize:
+    """The number of tokens of a step of batch rows that takes `_BACKGROUND_SECONDS`. A request that arrives during such
+    a step waits for its end.
+    """
+
+    def __init__(self) -> None:
+        self._size = float(_FIRST_BACKGROUND_TOKENS)
+
+    @property
+    def tokens(self) -> int:
+        return int(self._size)
+
+    def note(self, seconds: float, num_tokens: int) -> None:
+        """Change the size after a step, at most to twice or half of it. It grows only after a step that used all of
+        it.
+        """
+        factor = min(2.0, max(0.5, _BACKGROUND_SECONDS / max(seconds, 1e-9)))
+        if factor < 1 or num_tokens >= self.tokens:
+            self._size = min(max(self._size * factor, 1.0), _MOST_BACKGROUND_TOKENS)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError, with the figure, if the size is not usable."""
+        if not 1 <= self._size <= _MOST_BACKGROUND_TOKENS:
+            raise AssertionError(f"a step of batch rows has {self._size} tokens; at least 1 is expected")
+
+
 class StepBudgets:
     """The budgets of captures and of prompts, and the size of steps."""
 
@@ -47,10 +78,12 @@ class StepBudgets:
         self.captures = CaptureBudget(max_capture_tokens) if max_capture_tokens else None
         self._prompts = PromptBudget(prompts)
         self._size = StepSize()
+        self._background = BackgroundSize()
 
     def schedule(self, scheduler: Scheduler) -> Schedule:
         """Schedule the next step within the budgets."""
-        return scheduler.schedule(None if self.captures is None else self.captures.tokens, self._prompt_tokens)
+        captures = None if self.captures is None else self.captures.tokens
+        return scheduler.schedule(captures, self._prompt_tokens, self._background.tokens)
 
     def _prompt_tokens(self, num_decodes: int, num_prompts: int) -> int:
         bound = self._prompts.tokens(num_decodes, num_prompts) if num_decodes else None
@@ -59,6 +92,8 @@ class StepBudgets:
     def note(self, seconds: float, schedule: Schedule) -> None:
         work = schedule.work
         self._size.note(seconds, schedule)
+        if schedule.is_background:
+            self._background.note(seconds, schedule.num_tokens)
         if self.captures is not None and schedule.has_text:
             self.captures.note(seconds, work)
         if not work.num_capture_tokens and not schedule.encodes:
@@ -68,6 +103,7 @@ class StepBudgets:
     def check_integrity(self) -> None:
         """Raise AssertionError, with the figures, if they contradict each other."""
         self._size.check_integrity()
+        self._background.check_integrity()
         if self.captures is not None:
             self.captures.check_integrity()
         self._prompts.check_integrity()

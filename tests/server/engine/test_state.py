@@ -89,7 +89,7 @@ def _keep(engine: Engine) -> None:
 
 
 def _miscount(engine: Engine) -> None:
-    engine._scheduler._num_texts += 1
+    engine._scheduler._requests.num_texts += 1
 
 
 def _lose_budget(engine: Engine) -> None:

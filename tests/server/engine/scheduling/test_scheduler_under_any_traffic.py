@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lightwell.server.engine.messages.request import EmbedTask, GenerateTask, Intervention, Task
+from lightwell.server.engine.messages.request import BACKGROUND, EmbedTask, GenerateTask, Intervention, Task
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.sequence import Sequence, SequenceStatus
 from tests.server.engine.toy_runner import (
@@ -55,8 +55,10 @@ class AnyTraffic(RuleBasedStateMachine):
             }
         ),
         extra_budget=st.integers(0, 12),
+        background_tokens=st.none() | st.integers(1, 8),
     )
-    def start(self, options: dict[str, Any], extra_budget: int) -> None:
+    def start(self, options: dict[str, Any], extra_budget: int, background_tokens: int | None) -> None:
+        self.background_tokens = background_tokens
         self.scheduler = scheduler(**options, budget=options["max_num_seqs"] + extra_budget)
         self.runner = ToyRunner(self.scheduler)
         self.seqs: dict[int, Sequence] = {}
@@ -71,7 +73,7 @@ class AnyTraffic(RuleBasedStateMachine):
             {
                 "encoded": st.just(()) | st.sampled_from([(1, 2, 3), (1, 2), tuple(range(30))]),
                 "interventions": st.sampled_from([(), (), (), (CHANGE,)]),
-                "priority": st.sampled_from([0, 0, 0, -1, 2]),
+                "priority": st.sampled_from([0, 0, 0, -1, 2, BACKGROUND, BACKGROUND]),
                 "client": st.sampled_from("abc"),
             }
         ),
@@ -114,13 +116,17 @@ class AnyTraffic(RuleBasedStateMachine):
             self.step()
 
     def step(self) -> None:
-        running = [seq for seq in self.scheduler.sequences if seq.status is SequenceStatus.RUNNING]
+        unfinished = self.scheduler.sequences
+        is_background = all(seq.is_background for seq in unfinished)
+        running = [seq for seq in unfinished if seq.status is SequenceStatus.RUNNING]
+        running = [seq for seq in running if seq.is_background == is_background]
         switch = self.scheduler.config.rotary_switch or 1000
         begin_again = [seq for seq in running if len(seq.token_ids) > switch and not seq.rotary_start]
         first = None if running[:1] == begin_again[:1] else next(iter(running), None)
         running = [seq for seq in running if seq not in begin_again]
         need_one = [seq for seq in running if seq.num_uncomputed_tokens == 1]
-        schedule = self.scheduler.schedule()
+        schedule = self.scheduler.schedule(background_tokens=self.background_tokens)
+        assert all(seq.is_background == is_background for seq in schedule.sequences), "a batch ran next to others"
         chunked = [chunk.sequence for chunk in schedule.chunks]
         scheduled = schedule.sequences
         assert bool(scheduled) == self.scheduler.has_work, "a step without progress"
@@ -144,14 +150,18 @@ class AnyTraffic(RuleBasedStateMachine):
         """
         streams = [seq for seq in need_one if generated(seq)]
         prompts = [seq for seq in schedule.sequences if seq not in streams]
-        is_full = schedule.num_tokens >= self.scheduler.config.max_num_batched_tokens
+        is_full = schedule.num_tokens >= self.most_tokens(schedule)
         for seq in need_one:
             if seq in schedule.sequences or seq.status is SequenceStatus.WAITING:
                 continue
-            assert seq not in streams, "a stream was stalled"
+            assert seq not in streams or (schedule.is_background and is_full), "a stream was stalled"
             if not (seq.only_captures and schedule.has_text):
                 assert is_full, "a prompt's last token was left out of a step that had room for it"
                 assert all(other.rank < seq.rank for other in prompts), "a prompt's last token was left for a later one"
+
+    def most_tokens(self, schedule: Schedule) -> int:
+        most = self.scheduler.config.max_num_batched_tokens
+        return min(most, self.background_tokens or most) if schedule.is_background else most
 
     def check_budget(self, schedule: Schedule) -> None:
         """Check that a step holds no more tokens than its budget. The exception is one input of an encoder that is
@@ -159,7 +169,7 @@ class AnyTraffic(RuleBasedStateMachine):
         """
         encoded = [len(seq.encoder_token_ids) for seq in schedule.encodes]
         assert sum(chunk.num_tokens for chunk in schedule.chunks) + sum(encoded) == schedule.num_tokens
-        if schedule.num_tokens > self.scheduler.config.max_num_batched_tokens:
+        if schedule.num_tokens > self.most_tokens(schedule):
             assert len(encoded) == 1, "an oversized step holds more than it must"
             assert all(chunk.num_tokens == 1 for chunk in schedule.chunks)
 
@@ -169,7 +179,7 @@ class AnyTraffic(RuleBasedStateMachine):
         if not read or schedule.encodes:
             return
         first = min(read, key=lambda chunk: chunk.sequence.rank)
-        budget = self.scheduler.config.max_num_batched_tokens - (len(schedule.chunks) - len(read))
+        budget = self.most_tokens(schedule) - (len(schedule.chunks) - len(read))
         if not (first.sequence.only_captures and schedule.has_text):
             least = min(first.sequence.num_uncomputed_tokens, -(-budget // 2))
             assert first.num_tokens >= least, "the first in line was starved"
