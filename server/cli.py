@@ -221,7 +221,9 @@ def batch(arguments: argparse.Namespace) -> str:
 
     from tqdm import tqdm
 
-    from lightwell.server.library.batch_file import BatchError, Progress, run_file
+    from lightwell.server.batches.job import Progress
+    from lightwell.server.batches.lines import BatchError
+    from lightwell.server.library.batch_file import run_file
     from lightwell.server.library.llm import settings_of
 
     flags = {name: getattr(arguments, name) for name in (*OF_THE_MODEL, "max_num_seqs")}

@@ -1,8 +1,10 @@
 """A request that is sent to an ASGI application in this process, and its answer. Independent of the application."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from starlette.types import ASGIApp, Message
 
@@ -21,8 +23,10 @@ class RequestHead:
 class Exchange:
     """One request and its answer. All methods run in the thread of the routes."""
 
-    def __init__(self, head: RequestHead, body: bytes) -> None:
+    def __init__(self, head: RequestHead, body: bytes, marks: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """marks: further entries of the ASGI scope, which no client can send."""
         self._head = head
+        self._marks = marks
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self._body: bytes | None = body
@@ -50,6 +54,7 @@ class Exchange:
             "headers": head.headers,
             "client": None,
             "server": ("lightwell", 80),
+            **self._marks,
         }
         self._running = asyncio.ensure_future(app(scope, self._receive, self._send))
         self._running.add_done_callback(self._note_end)
