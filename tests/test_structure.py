@@ -12,22 +12,23 @@ from tests.source_tree import MODULES, PLACES, ROOT, imported_names, imports, pa
 
 # Each room of server/ and model/ (a folder or a file in them) and the rooms that it may import, from the top down.
 MAY_IMPORT = {
-    "server.cli": "model.analysis model.checkpoint model.tokenization server.config server.library server.lifecycle "
-                  "server.observability server.terminal",
+    "server.cli": "model.analysis model.checkpoint model.tokenization server.batches server.config server.library "
+                  "server.lifecycle server.observability server.terminal",
     "server.terminal": "model.checkpoint server.config",
-    "server.library": "model.checkpoint model.tokenization server.config server.http server.lifecycle",
-    "server.lifecycle": "model.analysis model.checkpoint model.config model.network model.tokenization server.config "
-                        "server.dialects server.dispatch server.engine server.generation server.http "
+    "server.library": "model.checkpoint model.tokenization server.batches server.config server.http server.lifecycle",
+    "server.lifecycle": "model.analysis model.checkpoint model.config model.network model.tokenization server.batches "
+                        "server.config server.dialects server.dispatch server.engine server.generation server.http "
                         "server.observability server.worker",
     "server.dialects": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
-                       "model.sampling model.tokenization server.config server.dispatch server.engine "
-                       "server.generation server.http server.observability server.schemas",
+                       "model.sampling model.tokenization server.batches server.config server.dispatch "
+                       "server.engine server.generation server.http server.observability server.schemas",
     "server.generation": "model.checkpoint model.config model.hooks model.network model.sampling model.tokenization "
-                         "server.config server.dispatch server.engine server.http server.observability "
-                         "server.schemas",
+                         "server.batches server.config server.dispatch server.engine server.http "
+                         "server.observability server.schemas",
     "server.worker": "model.kernels server.config server.engine server.ipc server.observability",
     "server.dispatch": "server.config server.engine server.http server.ipc server.observability",
-    "server.schemas": "server.config server.engine server.http",
+    "server.schemas": "server.batches server.config server.engine server.http",
+    "server.batches": "server.config server.http",
     "server.http": "server.engine server.observability",
     "server.observability": "server.config server.engine",
     "server.config": "model.analysis model.checkpoint model.config model.kernels model.sharding server.engine",

@@ -280,6 +280,22 @@ class Settings:
     max_body_bytes: int = SERVER_LIMITS.setting(
         32 << 20, types.byte_size(), "Largest request body; larger ones are rejected with 413."
     )
+    batch_dir: str | None = RUNNING.setting(
+        None,
+        types.text("DIR"),
+        "Folder of /v1/files and /v1/batches, used by one server at a time.",
+        shown_default="none: no batches over HTTP",
+    )
+    max_batch_file_bytes: int = SERVER_LIMITS.setting(
+        200 << 20, types.byte_size(), "Largest file of /v1/files; larger ones are rejected with 413."
+    )
+    max_batch_bytes: int = SERVER_LIMITS.setting(
+        2 << 30, types.byte_size(), "Most bytes of all files of an API key; further uploads get 413."
+    )
+    max_batch_lines: int = SERVER_LIMITS.setting(50_000, types.integer(1), "Most lines of a batch.")
+    max_batch_age: float = SERVER_LIMITS.setting(
+        2_592_000.0, types.seconds(), "Age at which files, and batches that are over, are deleted."
+    )
     request_timeout: float = SERVER_LIMITS.setting(
         600.0, types.seconds(), "Time limit of a request, then 504; a request may set a lower one. 0 is no limit."
     )

@@ -19,7 +19,7 @@ from lightwell.server.dialects.judgements import classify, decisions, rerank, sc
 from lightwell.server.dialects.ollama import embed as ollama_embed
 from lightwell.server.dialects.ollama import models as ollama_models
 from lightwell.server.dialects.ollama import text as ollama_text
-from lightwell.server.dialects.openai import chat, completions, embeddings, models, tokenize
+from lightwell.server.dialects.openai import batches, chat, completions, embeddings, files, models, tokenize
 from lightwell.server.dialects.openai_responses import route as responses
 from lightwell.server.dialects.ops import adapters, admin, capabilities, health, model_loading, page
 from lightwell.server.dialects.running_route import running_route
@@ -118,7 +118,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *routes_of(api_of(run, TeiErrorAnswer), labels, tei, sparse, tgi),
         *routes_of(APIRouter(route_class=OpenRoute), health, page, ollama_models.add_open_routes),
         # After the others: the path of one model would match the paths of its weights.
-        *routes_of(api_of(guarded), tokenize, capabilities, models),
+        *routes_of(api_of(guarded), tokenize, capabilities, files, batches, models),
         *routes_of(api_of(guarded, OllamaErrorAnswer), ollama_models),
         *routes_of(api_of(guarded, MessagesErrorAnswer), messages.add_counting),
         *routes_of(api_of(guarded, TeiErrorAnswer), tei.add_info),

@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
+from lightwell.server.batches.runner import OWNER_IN_SCOPE
 from lightwell.server.config.auth.keys import Keyring, KnownKey
 from lightwell.server.config.auth.quotas import LimitReached
 from lightwell.server.engine.memory.process_memory import give_back_memory
@@ -112,7 +113,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
             if scope["method"] in (
                 self.methods or ()
             ):  # or 405 comes first: it reveals no more than the API's description
-                known = check_key(Headers(scope=scope), keys)
+                known = check_key(scope, keys)
             if known is None:
                 await super().handle(scope, receive, send)
                 return
@@ -121,8 +122,9 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
                 record.key = known.key.name  # also in the log of refused requests
             scope[KEY_IN_SCOPE] = known.key
             self.check_right(known)
+            is_background = OWNER_IN_SCOPE in scope
             try:
-                known.use.begin(takes_tokens=self.body_field is not None)
+                known.use.begin(takes_tokens=self.body_field is not None, is_background=is_background)
             except LimitReached as error:
                 raise RateLimited(str(error), code=error.code, retry_after=error.retry_after) from None
             if record is not None:
@@ -130,7 +132,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
             try:
                 await super().handle(scope, receive, send)  # until the last byte of the answer is written
             finally:
-                known.use.end()
+                known.use.end(is_background=is_background)
 
         def check_right(self, known: KnownKey) -> None:
             """Check whether this key may use this route: every key may."""
@@ -166,17 +168,19 @@ def admin_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
     return AdminRoute
 
 
-def check_key(headers: Headers, keys: Keyring) -> KnownKey | None:
+def check_key(scope: Scope, keys: Keyring) -> KnownKey | None:
     """Return the key in the headers, `Authorization` or else Anthropic's `x-api-key`, or None if the server is open to
-    all. Raises Unauthorized.
+    all. A row of a batch has its owner's key. Raises Unauthorized.
     """
     if keys.is_open:
         return None
+    headers = Headers(scope=scope)
     scheme, _, token = headers.get("authorization", "").partition(" ")
     token = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
     # Header values reach us as latin-1, byte for byte.
     given = token.encode("latin-1", "replace").strip()
-    known = keys.find(given)
+    owner = scope.get(OWNER_IN_SCOPE)
+    known = keys.find(given) if owner is None else keys.owned_by(owner)
     if known is not None and not known.key.is_expired:
         return known
     problem = "The API key is wrong." if given else "An API key is needed."

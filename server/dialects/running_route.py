@@ -13,9 +13,11 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from lightwell.server.batches.runner import OWNER_IN_SCOPE
 from lightwell.server.config.auth.keys import ApiKey
 from lightwell.server.dialects.auth_route import KEY_IN_SCOPE, Handler
 from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.engine.messages.request import BACKGROUND
 from lightwell.server.generation.acceptance import current_context, min_priority
 from lightwell.server.generation.context import AppContext
 from lightwell.server.http.errors import BadRequest, shown
@@ -38,14 +40,17 @@ def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: b
             async def timed(request: Request) -> Response:
                 key: ApiKey | None = request.scope.get(KEY_IN_SCOPE)
                 # Until its body says more, it may go as early as its key lets it.
-                request_context = RequestContext(current_record.get(), key, min_priority(context, key))
+                is_row = OWNER_IN_SCOPE in request.scope  # of a batch
+                priority = BACKGROUND if is_row else min_priority(context, key)
+                request_context = RequestContext(current_record.get(), key, priority)
                 if key is not None and not context.settings.share_prefix_cache:
                     request_context.cache_salt = key.name
                 context.check_room(request_context, is_inspection=is_inspection)
                 try:
                     async with asyncio.timeout(None) as backstop:
                         request_context.backstop = backstop
-                        for seconds in (context.settings.request_timeout, _wish(request.headers.get(HEADER))):
+                        limit = 0.0 if is_row else context.settings.request_timeout
+                        for seconds in (limit, _wish(request.headers.get(HEADER))):
                             if seconds:
                                 request_context.shorten(seconds)
                         current_context.set(request_context)

@@ -4,6 +4,7 @@ own.
 
 from dataclasses import dataclass
 
+from lightwell.server.batches.runner import BatchRunner
 from lightwell.server.config.auth.keys import Keyring
 from lightwell.server.config.settings import Settings
 from lightwell.server.dispatch.request_context import RequestContext
@@ -20,6 +21,8 @@ class AppContext:
     keys: Keyring
     metrics: Metrics
     models: ModelList
+    batches: BatchRunner | None = None
+    """The batch jobs; None without --batch-dir."""
 
     def check_room(self, request_context: RequestContext, *, is_inspection: bool) -> None:
         """Raise the error of a request that no model has room for, before its body names one: Unavailable (503) or

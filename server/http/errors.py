@@ -8,6 +8,7 @@ The tree (status, type):
     ├── Forbidden             403  permission_error        the key is no admin key
     ├── NotFound              404  not_found_error         no such model or route
     ├── NotAcceptable         406  invalid_request_error   no such answer format
+    ├── Conflict              409  invalid_request_error   the state of the object permits no such change
     ├── PayloadTooLarge       413  invalid_request_error   the body or the answer would be too large
     ├── UnsupportedMediaType  415  invalid_request_error   the body is not JSON
     ├── QueueFull             429  rate_limit_error        come back later (Retry-After)
@@ -15,7 +16,8 @@ The tree (status, type):
     ├── EngineError           500  server_error            the engine failed on this request
     ├── Unavailable           503  unavailable_error       loading or draining (Retry-After)
     │   └── WorkerLost        503  unavailable_error       the worker that ran the request died
-    └── DeadlineExceeded      504  timeout_error           the request took longer than the server allows
+    ├── DeadlineExceeded      504  timeout_error           the request took longer than the server allows
+    └── InsufficientStorage   507  server_error            the disk is full
 
 `install_error_handlers` turns the exceptions of FastAPI and Starlette into these. Independent of routes and engine.
 """
@@ -95,6 +97,10 @@ class NotAcceptable(_Kind, status=406, type="invalid_request_error"):
     """Raised when the Accept header names no format of the route."""
 
 
+class Conflict(_Kind, status=409, type="invalid_request_error"):
+    """Raised when the object's state permits no such change."""
+
+
 class PayloadTooLarge(_Kind, status=413, type="invalid_request_error"):
     """Raised when the request body, or the requested answer, is over the limit."""
 
@@ -133,6 +139,10 @@ class WorkerLost(Unavailable):
 
 class DeadlineExceeded(_Kind, status=504, type="timeout_error"):
     """Raised when the request took longer than the server allows."""
+
+
+class InsufficientStorage(_Kind, status=507, type="server_error"):
+    """Raised when the disk has no room."""
 
 
 def not_in_time(seconds: float | None, reached: str) -> DeadlineExceeded:

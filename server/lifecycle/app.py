@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from lightwell.model.checkpoint.folder import ModelLoadError
 from lightwell.model.tokenization.chat_template import ChatTemplateError
+from lightwell.server.batches.runner import BatchRunner
 from lightwell.server.config.auth.keys import KeyFileError, Keyring
 from lightwell.server.config.settings import Settings, SettingsError
 from lightwell.server.config.size_checks import check_sizes
@@ -54,6 +55,7 @@ def create_app(
     lifespan: processes.Lifespan,
     metrics: Metrics,
     tracing: Tracing | None = None,
+    batches: BatchRunner | None = None,
 ) -> ASGIApp:
     """Make the application with every route, in plain ASGI wrappers, so that `receive` is the server's own."""
     # Imported here: building the routes takes half a second, while the workers are starting.
@@ -70,10 +72,12 @@ def create_app(
         docs_url=None,  # FastAPI's pages load their scripts from the network; /docs is a route of ours
         redoc_url=None,
     )
-    context = AppContext(settings=settings, keys=keys, metrics=metrics, models=models)
+    context = AppContext(settings=settings, keys=keys, metrics=metrics, models=models, batches=batches)
     install_error_handlers(app)
     _add_openapi(app)
     app.router.routes += build_routes(context)
+    if batches is not None:
+        batches.app = RequestLog(app, is_quiet=True)  # rows that wait for other requests are no sign of a slow server
     on_end = [metrics.observe_exchange] if tracing is None else [metrics.observe_exchange, tracing.record]
     return RequestLog(BrowserHeaders(app, settings.cors_origin), *on_end)
 
@@ -112,8 +116,11 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> None:
 
         def make(address: str) -> processes.LightwellServer:
             def build_app(lifespan: processes.Lifespan) -> ASGIApp:
-                greeted = partial(greet, lifespan, models.greetings(address))
-                return create_app(settings, keys, models.list, greeted, models.metrics, tracing)
+                running = partial(greet, lifespan, models.greetings(address))
+                batches = BatchRunner.of(settings, sum(len(host.client.workers) for host in models.hosts))
+                if batches is not None:
+                    running = partial(batches.around, running)
+                return create_app(settings, keys, models.list, running, models.metrics, tracing, batches)
 
             models.make_hosts()
             server = processes.LightwellServer(settings, models.hosts, build_app, models.metrics.observe_connection_end)

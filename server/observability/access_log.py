@@ -112,8 +112,12 @@ class RequestLog:
     Each of `on_end` is called with the record of each request at its end, and returns further fields of the line.
     """
 
-    def __init__(self, app: ASGIApp, *on_end: Callable[[RequestRecord], dict[str, str]]) -> None:
+    def __init__(
+        self, app: ASGIApp, *on_end: Callable[[RequestRecord], dict[str, str]], is_quiet: bool = False
+    ) -> None:
+        """is_quiet: whether the lines are for debugging only."""
         self._app = app
+        self._is_quiet = is_quiet
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,7 +148,8 @@ class RequestLog:
             for call in record.at_end:
                 call()
             record.status, record.ended = without_answer if status is None else status, time.monotonic()
-            _log_end(record, {name: value for call in self._on_end for name, value in call(record).items()})
+            level = logging.DEBUG if record.is_probe or self._is_quiet else logging.INFO
+            _log_end(level, record, {name: value for call in self._on_end for name, value in call(record).items()})
 
 
 def request_id(sent: str) -> str:
@@ -152,8 +157,7 @@ def request_id(sent: str) -> str:
     return sent if _TAKEN_IDS.fullmatch(sent) else f"req-{uuid.uuid4().hex}"
 
 
-def _log_end(record: RequestRecord, more: dict[str, str]) -> None:
-    level = logging.DEBUG if record.is_probe else logging.INFO
+def _log_end(level: int, record: RequestRecord, more: dict[str, str]) -> None:
     if not logger.isEnabledFor(level):
         return
     line = {

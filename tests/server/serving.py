@@ -7,7 +7,7 @@ Most tests make an application of their own. Validators and the page's files are
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from lightwell.model.network.cross_encoder import score_defaults
 from lightwell.model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from lightwell.model.tokenization.chat_template import ChatTemplate
 from lightwell.model.tokenization.tokenizer import Tokenizer
+from lightwell.server.batches.runner import BatchRunner
 from lightwell.server.config.auth.keys import Keyring, hash_of
 from lightwell.server.config.settings import Settings
 from lightwell.server.dialects import build_routes
@@ -283,10 +284,15 @@ def build_site(
         engine=engine,
         metrics=own,
     )
-    context = AppContext(settings=options, keys=keys, metrics=metrics, models=ModelList.of(model))
+    batches = BatchRunner.of(options, 1)
+    context = AppContext(
+        settings=options, keys=keys, metrics=metrics, models=ModelList.of(model), batches=batches
+    )
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
     app.router.routes += quick_routes(context)
+    if batches is not None:
+        batches.app = RequestLog(app, is_quiet=True)
     wrapped = RequestLog(BrowserHeaders(app, context.settings.cors_origin), metrics.observe_exchange, *on_end)
     transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
     return Site(wrapped, engine, context, httpx.AsyncClient(transport=transport, base_url="http://lightwell"))
@@ -296,7 +302,9 @@ def build_site(
 async def site(folder: Path, engine: FakeEngine | None = None, **options: Any) -> AsyncIterator[Site]:
     """Run `build_site`, and close its HTTP client at the end."""
     built = build_site(folder, engine or FakeEngine(), **options)
-    async with built.http:
+    batches = built.context.batches
+    running = nullcontext() if batches is None else batches.around(lambda _: nullcontext(), built.app)
+    async with running, built.http:
         yield built
 
 

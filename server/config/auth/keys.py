@@ -42,6 +42,7 @@ _CHECK_INTERVAL = 1.0
 """Seconds between two checks of the file."""
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"(?!key-\d)[A-Za-z0-9_-]{1,64}")  # no quotes in TOML; not a name of --api-key's
+_NUMBERED = re.compile(r"key-\d")
 _FIELDS = ("hash", "max_requests", "tokens_per_minute", "min_priority", "expires", "admin")
 
 
@@ -58,6 +59,13 @@ class ApiKey:
     is_admin: bool = False
     expires: float | None = None
     limits: KeyLimits = field(default_factory=KeyLimits)
+
+    @property
+    def owner(self) -> str:
+        """Return the identity to which stored files belong: the name in the key file, or the digest of a key of
+        --api-key, whose name is only its place among the flags.
+        """
+        return f"sha256:{self.digest.hex()}" if _NUMBERED.match(self.name) else self.name
 
     @property
     def is_expired(self) -> bool:
@@ -132,6 +140,11 @@ class Keyring:
         digest = hashlib.sha256(given).digest()
         matches = [known for known in self.known if hmac.compare_digest(digest, known.key.digest)]
         return matches[0] if matches else None
+
+    def owned_by(self, owner: str) -> KnownKey | None:
+        """Return the present key of an owner (`ApiKey.owner`), expired or not, or None."""
+        self._reload_if_changed()
+        return next((known for known in self.known if known.key.owner == owner), None)
 
     def reload(self) -> None:
         """Read the file now. Raises KeyFileError; the keys are then as they were."""

@@ -69,10 +69,12 @@ class KeyUse:
             self._level = float(limits.tokens_per_minute)
         self._limits = limits
 
-    def begin(self, *, takes_tokens: bool) -> None:
-        """Count a request in; `end` counts it out. Raises LimitReached, which names the limit."""
+    def begin(self, *, takes_tokens: bool, is_background: bool = False) -> None:
+        """Count a request in; `end` counts it out. `is_background`: the key's other requests do not wait for it, so it
+        takes none of their places. Raises LimitReached, which names the limit.
+        """
         limits = self._limits
-        if limits.max_requests is not None and self.num_requests >= limits.max_requests:
+        if limits.max_requests is not None and self.num_requests >= limits.max_requests and not is_background:
             self.refusals["max_requests"] += 1
             self._advance_ends()  # at the rate of its own requests: the ends of other requests do not help
             seconds = self._ends.seconds_for(self.num_requests + 1 - limits.max_requests)
@@ -91,12 +93,15 @@ class KeyUse:
                     code="key_tokens_exceeded",
                     retry_after=max(1, math.ceil((1 - self._level) * 60 / limits.tokens_per_minute)),  # exact
                 )
-        self._advance_ends()
-        self.num_requests += 1
         self.requests_total += 1
+        if not is_background:
+            self._advance_ends()
+            self.num_requests += 1
 
-    def end(self) -> None:
+    def end(self, *, is_background: bool = False) -> None:
         """Count a request out: its answer is sent, or its client is gone."""
+        if is_background:
+            return
         self._advance_ends()
         self.num_requests -= 1
         self._ends.add(1)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from lightwell.server.config.auth.keys import KeyFileError, KnownKey
 from lightwell.server.dialects.responses import json_response
 from lightwell.server.generation.context import AppContext
-from lightwell.server.http.errors import ApiError
+from lightwell.server.http.errors import Conflict
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -34,8 +34,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         try:
             context.keys.reload()
         except KeyFileError as error:
-            message = f"The API keys stay as they were: {error}."
-            raise ApiError(409, message, "invalid_request_error", code="key_file_invalid") from None
+            raise Conflict(f"The API keys stay as they were: {error}.", code="key_file_invalid") from None
         return await keys()
 
 
