@@ -278,7 +278,7 @@ class Upload:
                 f"The files of this key have {used} bytes; with this one's {size} they would exceed the "
                 f"{settings.max_batch_bytes} that are accepted (--max-batch-bytes). Delete files that are no longer "
                 "needed.",
-                code="files_too_large",
+                code="key_files_too_large",
             )
 
     def _write(self, piece: bytes) -> None:

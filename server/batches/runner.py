@@ -291,6 +291,7 @@ class BatchRunner:
         folder = self.folder
         folder.create(f"{batch.id}.data", 0).close()  # a batch that was cancelled early has none
         found = self._answered(batch)
+        batch.num_done, batch.num_failed = found.num_lines, found.num_failures
         folder.check_disk(found.size)
         names = [f"{each}.data" for each in ids]
         try:
