@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -40,6 +41,7 @@ OLLAMA = ROOT / "docs" / "ollama.md"
 RESPONSES = ROOT / "docs" / "responses.md"
 DECISIONS = ROOT / "docs" / "decisions.md"
 RERANKING = ROOT / "docs" / "reranking.md"
+BATCHES = ROOT / "docs" / "batches.md"
 ADDRESS = "localhost:8000"
 PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
@@ -249,7 +251,9 @@ def minilm() -> list[str]:
 
 
 def rewrite() -> None:
-    for arguments, documents in ((DEFAULT_MODEL, {*DOCUMENTS} - {RERANKING}), (minilm(), {RERANKING})):
+    with_batches = [*DEFAULT_MODEL, "--batch-dir", tempfile.mkdtemp()]
+    others = {*DOCUMENTS} - {RERANKING, BATCHES}
+    for arguments, documents in ((DEFAULT_MODEL, others), (minilm(), {RERANKING}), (with_batches, {BATCHES})):
         with serve(arguments) as server:
             for path in sorted(documents):
                 text = path.read_text(encoding="utf-8")

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests import readme, readme_fields
-from tests.readme import CODE, DOCUMENTS, README, RERANKING, RESPONSES, ROOT, Example
+from tests.readme import BATCHES, CODE, DOCUMENTS, README, RERANKING, RESPONSES, ROOT, Example
 from tests.readme_output import covers, form, shortened
-from tests.support.processes import Server
+from tests.support.processes import Server, serve
 from tests.support.shared import shared_server
 
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-ON_DEFAULT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS if path not in (README, RERANKING))
+ON_DEFAULT = "\n".join(
+    path.read_text(encoding="utf-8") for path in DOCUMENTS if path not in (README, RERANKING, BATCHES)
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +60,15 @@ NOT_DESCRIBED = {
     ("GET", "/admin/state"),
     ("POST", "/v1/load_lora_adapter"),
     ("POST", "/v1/unload_lora_adapter"),
+    *((method, "/v1/files") for method in ("GET", "POST")),
+    *((method, "/v1/files/{file_id}") for method in ("GET", "DELETE")),
+    ("GET", "/v1/files/{file_id}/content"),
+    *((method, "/v1/batches") for method in ("GET", "POST")),
+    ("GET", "/v1/batches/{batch_id}"),
+    ("POST", "/v1/batches/{batch_id}/cancel"),
 }
-"""Routes that the API's description leaves out: its own page, and the routes that exist only for admin keys or with
---lora-root.
+"""Routes that the API's description leaves out: its own page, and the routes that exist only for admin keys, with
+--lora-root or with --batch-dir.
 """
 
 
@@ -140,3 +148,12 @@ def test_reranking_prints_what_stands_under_it() -> None:
         assert covers(form(example.output), form(readme.run_console(example.command, server)))
     for example, printed in readme.run_python([*readme.python_examples(text)], server).items():
         assert covers(form(example.output), form(printed))
+
+
+def test_batches_prints_what_stands_under_it(tmp_path: Path) -> None:
+    with serve([*readme.DEFAULT_MODEL, "--batch-dir", str(tmp_path)]) as server:
+        text = BATCHES.read_text(encoding="utf-8")
+        described = {path for path in readme.openapi(server)["paths"] if path.startswith(("/v1/files", "/v1/batches"))}
+        assert described == {path for _, path in ROUTE.findall(text) if path.startswith(("/v1/files", "/v1/batches"))}
+        for example, printed in readme.run_python([*readme.python_examples(text)], server).items():
+            assert example.output == printed

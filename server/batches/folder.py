@@ -202,7 +202,7 @@ def _decoded(content: bytes, kind: type[R], record_id: str) -> R:
 
 
 def new_id(kind: str) -> str:
-    """Return a random id of 128 bits, which nobody can guess."""
+    """Return a random id of 128 bits, which cannot be guessed."""
     return kind + secrets.token_hex(16)
 
 
@@ -214,7 +214,7 @@ def disk_full(reason: str) -> InsufficientStorage:
 
 
 class Upload:
-    """A file that is being received. `finish` keeps it; `drop` removes what has come."""
+    """A file that is being received. `finish` keeps it; `drop` removes its received part."""
 
     def __init__(self, folder: BatchFolder, owner: str, announced: int) -> None:
         """Raise PayloadTooLarge, Forbidden or InsufficientStorage if `announced` bytes are not accepted."""

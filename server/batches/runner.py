@@ -64,7 +64,7 @@ _UNFINISHED: dict[str, tuple[Status, str, str]] = {
     "cancelling": ("cancelled", "batch_cancelled", "The batch was cancelled before this request was answered."),
     "finalizing": ("expired", "batch_expired", "The batch expired before this request was answered."),
 }
-"""How a batch ends whose lines are not all answered: its last state, and the error of the other lines."""
+"""The end of a batch with lines that are not answered: its last state, and the error of these lines."""
 
 
 class BatchRunner:
@@ -180,7 +180,7 @@ class BatchRunner:
                 await self._save(batch)
             if not batch.is_over:
                 await self._finish(batch)
-        except OSError as error:  # somebody removed a file from the folder
+        except OSError as error:  # a file of the folder was removed
             logger.exception("batch %s failed", batch.id)
             batch.errors = [LineError("file_unreadable", f"A file of the batch is lost: {error.strerror}.")]
             self._enter(batch, "failed")

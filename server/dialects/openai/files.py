@@ -22,7 +22,7 @@ from lightwell.server.schemas.batches import MAX_EXPIRY, ExpiresAfter
 _PIECE = 1 << 20
 """Bytes that are written to the disk, or read from it, at a time."""
 _MOST_FORM = 64 << 10
-"""Most bytes of an upload besides its file."""
+"""Most bytes of an upload in addition to its file."""
 _MOST_NAME = 255
 _FORM: dict[str, Any] = {
     "requestBody": {
@@ -101,7 +101,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = folder.file(owner_of(request), file_id)
         try:
             opened = await folder.do(folder.open, found.id)
-        except OSError:  # somebody removed it, or replaced it by a link
+        except OSError:  # it was removed, or replaced by a link
             raise NotFound(f"There is no file {shown(file_id)}.", param="file_id", code="file_not_found") from None
         size = os.fstat(opened.fileno()).st_size
         headers = {"content-length": str(size)}
@@ -148,8 +148,8 @@ def _check_origin(request: Request, origins: tuple[str, ...]) -> None:
 
 
 async def _receive(request: Request, target: Upload) -> dict[str, str]:
-    """Return the fields of a form, and the name of its file, whose content goes to `target`. Raises the errors of both,
-    and BadRequest for a missing field.
+    """Return the fields of a form, with the name of its file; the file's content goes to `target`. Raises the
+    errors of both, and BadRequest for a missing field.
     """
     form = MultipartReader(request.stream(), boundary_of(request.headers))
     fields: dict[str, str] = {}
