@@ -9,6 +9,7 @@ Use it from one thread:
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -43,7 +44,7 @@ from lightwell.server.engine.scheduling.block_manager import BlockManager
 from lightwell.server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
-from lightwell.server.engine.scheduling.step_budgets import StepBudgets
+from lightwell.server.engine.scheduling.step_budgets import QUIET_SECONDS, StepBudgets
 from lightwell.server.engine.sequence import Sequence
 from lightwell.server.engine.state import engine_state
 from lightwell.server.engine.tensor_parallel.load import weights_of
@@ -87,6 +88,9 @@ class Engine:
         """CLOCK_MONOTONIC seconds at which the last step was committed."""
         self._can_cancel = on_cpu  # `server.engine.execution.step_cancellation` gives the reason
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
+        self._has_request: Callable[[], bool] = lambda: False
+        self._requested = -math.inf
+        """CLOCK_MONOTONIC seconds at which a request other than a batch row was last scheduled."""
         self._must_complete = False
         """Whether the next step must complete: the last one was cancelled despite an active request."""
         self.adapters = Adapters(model, config.adapters, config.max_lora_rank)
@@ -137,6 +141,10 @@ class Engine:
         """
         self._new_aborts = new_aborts
 
+    def watch_requests(self, has_request: Callable[[], bool]) -> None:
+        """Call `has_request` while a step of batch rows runs: if it returns True, the step is cancelled."""
+        self._has_request = has_request
+
     def send_early(self, send: Callable[[StepOutput], None]) -> None:
         """Call `send` with outputs that are known before their step has run; otherwise the step reports them."""
         self._send = send
@@ -177,6 +185,7 @@ class Engine:
             self._new_aborts,
             self._scheduler.next_deadline,
             must_complete=self._must_complete,
+            has_request=self._has_request,
             is_asking=self._can_cancel,
         )
         self._send_first_forced(schedule)
@@ -248,7 +257,11 @@ class Engine:
         """Schedule the next step, or return None if there is nothing to compute."""
         if not self._scheduler.has_work:
             return None
-        schedule, began = self._budgets.schedule(self._scheduler), time.monotonic()
+        began = time.monotonic()
+        if self._scheduler.has_requests:
+            self._requested = began
+        is_quiet = self._can_cancel and began - self._requested > QUIET_SECONDS
+        schedule = self._budgets.schedule(self._scheduler, is_quiet=is_quiet)
         self._runner.cache.copy_blocks(schedule.copies)
         return Step(schedule, self._active.captures_of(schedule, began), began)
 

@@ -13,7 +13,7 @@ from lightwell.server.engine.messages.outputs import (
     RequestOutput,
     StepOutput,
 )
-from lightwell.server.engine.messages.request import EngineRequest
+from lightwell.server.engine.messages.request import BACKGROUND, EngineRequest
 from lightwell.server.ipc.frames import Buffer
 
 T = TypeVar("T")
@@ -154,6 +154,22 @@ class _Addressed(msgspec.Struct, array_like=True):
     uid: int
 
 
+class _Ranked(msgspec.Struct, array_like=True):
+    """The beginning of an `EngineRequest` in a message, up to its priority."""
+
+    tag: str
+    uid: int
+    prompt_token_ids: msgspec.Raw
+    task: msgspec.Raw
+    encoder_token_ids: msgspec.Raw
+    second_segment: msgspec.Raw
+    interventions: msgspec.Raw
+    capture_bytes: msgspec.Raw
+    arrival_time: msgspec.Raw
+    deadline: msgspec.Raw
+    priority: int
+
+
 def encode(message: ToWorker | FromWorker) -> tuple[bytes, list[Buffer]]:
     """Return the header of a frame, and its buffers: the bytes of tensors and of a prompt's log-probabilities."""
     buffers: list[Buffer] = []
@@ -209,6 +225,7 @@ class _Decoder(Generic[T]):
 _to_worker: _Decoder[ToWorker] = _Decoder(ToWorker, "a message to a worker")
 _from_worker: _Decoder[FromWorker] = _Decoder(FromWorker, "a message of a worker")
 _abort: _Decoder[Abort] = _Decoder(Abort, "an abort")
+_ranked: _Decoder[_Ranked] = _Decoder(_Ranked, "a request")
 _addressed: _Decoder[_Addressed] = _Decoder(_Addressed, "a request")
 
 
@@ -228,6 +245,14 @@ def aborted_uid(header: Buffer) -> int | None:
         return _abort.decode(header, ()).uid
     except MessageError:
         return None
+
+
+def is_urgent(header: Buffer) -> bool:
+    """Return whether a message is a request other than a row of a batch."""
+    try:
+        return _ranked.decode(header, ()).priority < BACKGROUND
+    except MessageError:
+        return False
 
 
 def decode_from_worker(header: Buffer, buffers: Sequence[Buffer] = ()) -> FromWorker:

@@ -41,7 +41,9 @@ _BEAT = messages.encode(messages.Heartbeat())
 def run_engine(engine: "Engine", link: WorkerLink) -> None:
     """Run the loop. It ends only by an exception: ConnectionError when the link ends, or an error of the engine."""
     engine.call_when_ready(link.wake)  # for answers that need no step
-    engine.watch_aborts(lambda: _new_aborts(link))
+    news = _News(link)
+    engine.watch_aborts(news.new_aborts)
+    engine.watch_requests(lambda: news.has_request)
     engine.send_early(lambda early: _send(link, early, stepped=False))
     engine.call_when_short(lambda: link.flush(_LAST_WORDS))
     watch = StepWatch()
@@ -51,6 +53,7 @@ def run_engine(engine: "Engine", link: WorkerLink) -> None:
             link.send(*messages.encode(messages.Described(number, engine.state() | watch.state())))
         if engine.has_work:
             watch.begin()
+            news.has_request = False
             step, stepped = engine.step(), True
             watch.end()
         elif taken.is_any:  # an abort may have changed the gauges
@@ -115,13 +118,24 @@ class StepWatch:
         return {"num_steps": self._num_steps, "last_step_took": round(took, 6), "since_last_step": round(since, 3)}
 
 
-def _new_aborts(link: WorkerLink) -> list[int]:
-    """Return the uids of the Aborts since the last check. The messages stay in the queue, so that an Abort does not
-    overtake its request.
-    """
-    short = (frame for frame in link.peek() if len(frame.header) <= _MOST_ABORT_BYTES)
-    uids = (messages.aborted_uid(frame.header) for frame in short)
-    return [uid for uid in uids if uid is not None]
+@dataclass(slots=True)
+class _News:
+    """The messages that arrive during a step. They stay in the queue: an Abort does not overtake its request."""
+
+    link: WorkerLink
+    has_request: bool = False
+    """Whether a request other than a row of a batch has arrived since the step began."""
+
+    def new_aborts(self) -> list[int]:
+        """Return the uids of the Aborts since the last check."""
+        uids = []
+        for frame in self.link.peek():
+            uid = messages.aborted_uid(frame.header) if len(frame.header) <= _MOST_ABORT_BYTES else None
+            if uid is not None:
+                uids.append(uid)
+            elif not self.has_request:
+                self.has_request = messages.is_urgent(frame.header)
+        return uids
 
 
 @dataclass(slots=True)

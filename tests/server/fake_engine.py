@@ -65,7 +65,7 @@ class FakeEngine:
     def _nothing(self, argument: object = None) -> None:
         """Do nothing: short steps answer everything here, without grammars and within memory."""
 
-    call_when_ready = prepare_grammars = send_early = call_when_short = watch_aborts = _nothing
+    call_when_ready = prepare_grammars = send_early = call_when_short = watch_aborts = watch_requests = _nothing
 
     def add_request(self, request: EngineRequest) -> None:
         if request.prompt_token_ids[0] == REFUSED_TOKEN:

@@ -10,6 +10,8 @@ No request starves. A step with an active request is cancelled only if the abort
 tokens, and never directly after another such step: a request loses at most every second step. A step without active
 requests is always cancelled.
 
+A step of only batch rows is cancelled when another request arrives.
+
 On CUDA there is no check: the host runs ahead of the device, so the check would come late, and steps are short.
 """
 
@@ -40,6 +42,8 @@ class CancellationCheck:
     _: KW_ONLY
     must_complete: bool
     """Whether the step continues while any of its requests is active: the step before was cancelled despite one."""
+    has_request: Callable[[], bool] = lambda: False
+    """Returns whether `new_aborts` has found a request that batch rows must make room for."""
     is_asking: bool = True
     """Whether to check for aborts and deadlines; if not, the step runs to its end."""
     clock: Callable[[], float] = time.monotonic
@@ -54,6 +58,8 @@ class CancellationCheck:
         if self.clock() < self._ask_again:
             return
         self.aborted.update(self.new_aborts())
+        if self.schedule.is_background and self.has_request():
+            raise StepCancelled
         now = self.clock()  # after the check: a step of few rows, in one call, checks only once
         self._ask_again = now + ASK_INTERVAL
         if not self.aborted and (self.next_deadline is None or now < self.next_deadline):

@@ -16,6 +16,10 @@ _FIRST_TOKENS = 256
 
 _BACKGROUND_SECONDS = 0.018
 """Time of a step of batch rows. It is kept under 20 ms."""
+_QUIET_STEP_SECONDS = 0.2
+"""Its time while no other requests come, if a request that comes can cancel it."""
+QUIET_SECONDS = 2.0
+"""Time without other requests after which steps of batch rows are longer."""
 _FIRST_BACKGROUND_TOKENS = 8
 _MOST_BACKGROUND_TOKENS = 1 << 20
 
@@ -45,11 +49,12 @@ class StepSize:
 
 
 class BackgroundSize:
-    """The number of tokens of a step of batch rows that takes `_BACKGROUND_SECONDS`. A request that arrives during such
-    a step waits for its end.
+    """The number of tokens of a step of batch rows that takes a given time. A request that arrives during such a step
+    waits for its end, or cancels it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._size = float(_FIRST_BACKGROUND_TOKENS)
 
     @property
@@ -60,7 +65,7 @@ class BackgroundSize:
         """Change the size after a step, at most to twice or half of it. It grows only after a step that used all of
         it.
         """
-        factor = min(2.0, max(0.5, _BACKGROUND_SECONDS / max(seconds, 1e-9)))
+        factor = min(2.0, max(0.5, self._seconds / max(seconds, 1e-9)))
         if factor < 1 or num_tokens >= self.tokens:
             self._size = min(max(self._size * factor, 1.0), _MOST_BACKGROUND_TOKENS)
 
@@ -78,12 +83,19 @@ class StepBudgets:
         self.captures = CaptureBudget(max_capture_tokens) if max_capture_tokens else None
         self._prompts = PromptBudget(prompts)
         self._size = StepSize()
-        self._background = BackgroundSize()
+        self._background = BackgroundSize(_BACKGROUND_SECONDS)
+        self._quiet_background = BackgroundSize(_QUIET_STEP_SECONDS)
+        self._is_quiet = False
 
-    def schedule(self, scheduler: Scheduler) -> Schedule:
-        """Schedule the next step within the budgets."""
+    def schedule(self, scheduler: Scheduler, *, is_quiet: bool = False) -> Schedule:
+        """Schedule the next step within the budgets. is_quiet: whether steps of batch rows may be longer."""
+        self._is_quiet = is_quiet
         captures = None if self.captures is None else self.captures.tokens
-        return scheduler.schedule(captures, self._prompt_tokens, self._background.tokens)
+        return scheduler.schedule(captures, self._prompt_tokens, self._size_of_background.tokens)
+
+    @property
+    def _size_of_background(self) -> BackgroundSize:
+        return self._quiet_background if self._is_quiet else self._background
 
     def _prompt_tokens(self, num_decodes: int, num_prompts: int) -> int:
         bound = self._prompts.tokens(num_decodes, num_prompts) if num_decodes else None
@@ -93,7 +105,7 @@ class StepBudgets:
         work = schedule.work
         self._size.note(seconds, schedule)
         if schedule.is_background:
-            self._background.note(seconds, schedule.num_tokens)
+            self._size_of_background.note(seconds, schedule.num_tokens)
         if self.captures is not None and schedule.has_text:
             self.captures.note(seconds, work)
         if not work.num_capture_tokens and not schedule.encodes:
@@ -104,6 +116,7 @@ class StepBudgets:
         """Raise AssertionError, with the figures, if they contradict each other."""
         self._size.check_integrity()
         self._background.check_integrity()
+        self._quiet_background.check_integrity()
         if self.captures is not None:
             self.captures.check_integrity()
         self._prompts.check_integrity()

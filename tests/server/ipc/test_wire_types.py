@@ -25,7 +25,7 @@ from lightwell.server.engine.messages.outputs import (
     StepOutput,
     TokenLogprobs,
 )
-from lightwell.server.engine.messages.request import EmbedTask, EngineRequest, Intervention, Task
+from lightwell.server.engine.messages.request import BACKGROUND, EmbedTask, EngineRequest, Intervention, Task
 from lightwell.server.engine.messages.sampling_params import SamplingParams
 from lightwell.server.ipc import messages
 
@@ -108,6 +108,9 @@ def test_a_request_with_any_task_reaches_the_worker_as_it_was(task: type, data: 
     assert isinstance(received, EngineRequest)
     assert type(received.task) is task
     assert repr(spelled_out(received)) == repr(spelled_out(sent))
+    assert messages.is_urgent(header) == (not sent.is_background)
+    row = messages.encode(structs.replace(sent, priority=BACKGROUND))
+    assert not messages.is_urgent(row[0])
 
 
 TOKEN = RequestOutput(uid=3, token_id=5, num_cached_tokens=7)  # the output of most steps, which is seldom drawn

@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from lightwell.server.engine.execution import step_cancellation
+from lightwell.server.engine.messages.request import BACKGROUND
 from lightwell.server.ipc import messages
 from lightwell.server.ipc.frames import FrameDecoder, frame_parts
 from lightwell.server.ipc.link import WorkerLink
@@ -131,3 +132,14 @@ def test_an_abort_overtakes_nothing_but_the_step(api: Api, gate: Gate) -> None:
     assert api.ends(3) == {1: "abort", 2: "abort", 3: "length"}
     assert api.stats.steps_abandoned_total == 1
     assert (api.stats.num_requests_running, api.stats.kv_cache_usage_ratio) == (0, 0)
+
+
+def test_a_request_that_arrives_during_a_step_of_batch_rows_stops_it(api: Api, gate: Gate) -> None:
+    row, another = (structs.replace(request(uid, [uid] * 60, generate(1)), priority=BACKGROUND) for uid in (1, 2))
+    api.say(row)
+    assert gate.is_reached.wait(30)
+    api.say(another, request(3, [6, 7, 8], generate(2, ignore_eos=True)))
+    gate.is_open.set()
+    assert api.ends(1) == {3: "length"}
+    assert api.ends(2) == {1: "length", 2: "length"}
+    assert api.stats.steps_abandoned_total == 1

@@ -13,7 +13,7 @@ from lightwell.server.engine import engine as engine_module
 from lightwell.server.engine.engine import Engine
 from lightwell.server.engine.execution import step_cancellation
 from lightwell.server.engine.execution.step_cancellation import ASK_INTERVAL, CancellationCheck, StepCancelled
-from lightwell.server.engine.messages.request import EngineRequest, Task
+from lightwell.server.engine.messages.request import BACKGROUND, EngineRequest, Task
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.sequence import Chunk
 from tests.server.engine import toy_runner
@@ -233,3 +233,27 @@ def test_a_deadline_that_passes_within_a_step_ends_it(
     assert (output.uid, output.finish_reason) == (1, "deadline")
     assert engine.stats().steps_abandoned_total == 1
     assert engine.stats().engine_steps_total == 0
+
+
+def test_a_request_cancels_a_step_of_batch_rows_which_get_the_same_answers(
+    model_of: Load, asks_everywhere: None
+) -> None:
+    model = model_of("llama-gqa")
+    rows = [request(uid, [uid] * 40, generate(6)) for uid in (1, 2)]
+    expected = alone(model, rows)
+    engine = build(model)
+    for each in rows:
+        engine.add_request(replace(each, priority=BACKGROUND))
+    answers = {uid: Answer() for uid in (1, 2, 3)}
+    is_waiting = True
+    engine.watch_requests(lambda: is_waiting)
+    engine.step()
+    assert engine.stats().steps_abandoned_total == 1
+    engine.add_request(request(3, [7] * 9, generate(1)))
+    engine.step()  # another request is not cancelled
+    assert engine.stats().steps_abandoned_total == 1
+    is_waiting = False
+    while engine.has_work:
+        for output in engine.step().outputs:
+            answers[output.uid].add(output)
+    assert [answers[uid] for uid in (1, 2)] == [expected[uid] for uid in (1, 2)]
