@@ -91,7 +91,7 @@ class EngineClient:
     def end_background(self) -> None:
         """End the rows of batches, which begin again after the restart."""
         for worker in self.workers:
-            error = Unavailable("The server is shutting down.", code="draining", retry_after=1)
+            error = Unavailable("The server is shutting down.", code="shutting_down", retry_after=1)
             self._inflight.fail_all(worker, error, only_background=True)
 
     def fail_all(self, error: ApiError) -> None:

@@ -59,7 +59,7 @@ class BrowserHeaders:
 
 async def _answer_preflight(asked_headers: str, send: Send) -> None:
     headers = {
-        "access-control-allow-methods": "GET, HEAD, POST",
+        "access-control-allow-methods": "GET, HEAD, POST, DELETE",
         "access-control-allow-headers": asked_headers,
         "access-control-max-age": _PREFLIGHT_SECONDS,
     }

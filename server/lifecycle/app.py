@@ -77,7 +77,7 @@ def create_app(
     _add_openapi(app)
     app.router.routes += build_routes(context)
     if batches is not None:
-        batches.app = RequestLog(app, is_quiet=True)  # rows that wait for other requests are no sign of a slow server
+        batches.app = RequestLog(app, is_background=True)
     on_end = [metrics.observe_exchange] if tracing is None else [metrics.observe_exchange, tracing.record]
     return RequestLog(BrowserHeaders(app, settings.cors_origin), *on_end)
 

@@ -56,6 +56,8 @@ class RequestRecord:
     """The use of the key to which tokens are charged, or None if the server is open to all."""
     at_end: list[Callable[[], None]] = field(default_factory=list)
     """Called once the answer is sent, or its client is gone."""
+    is_background: bool = False
+    """Whether it is a row of a batch, whose waiting time is no sign of a slow server."""
     status: int = CLIENT_CLOSED_REQUEST
     """Status of the answer, set at the end: of one that was not begun 500 if the application raised, or this."""
     ended: float = 0.0
@@ -113,11 +115,11 @@ class RequestLog:
     """
 
     def __init__(
-        self, app: ASGIApp, *on_end: Callable[[RequestRecord], dict[str, str]], is_quiet: bool = False
+        self, app: ASGIApp, *on_end: Callable[[RequestRecord], dict[str, str]], is_background: bool = False
     ) -> None:
-        """is_quiet: whether the lines are for debugging only."""
+        """is_background: whether the requests are rows of batches: their lines are for debugging only."""
         self._app = app
-        self._is_quiet = is_quiet
+        self._is_background = is_background
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,6 +128,7 @@ class RequestLog:
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))[:_MAX_SHOWN_PATH]
         record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")), _in_text(path), scope)
+        record.is_background = self._is_background
         status: int | None = None
         without_answer = CLIENT_CLOSED_REQUEST
 
@@ -148,7 +151,7 @@ class RequestLog:
             for call in record.at_end:
                 call()
             record.status, record.ended = without_answer if status is None else status, time.monotonic()
-            level = logging.DEBUG if record.is_probe or self._is_quiet else logging.INFO
+            level = logging.DEBUG if record.is_probe or record.is_background else logging.INFO
             _log_end(level, record, {name: value for call in self._on_end for name, value in call(record).items()})
 
 

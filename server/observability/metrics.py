@@ -256,7 +256,7 @@ class ModelMetrics:
         record = current_record.get()
         if record is not None:
             record.note_end(finish_reason, timing)
-        if finish_reason == "abort":
+        if finish_reason == "abort" or (record is not None and record.is_background):
             return
         self.e2e_request_latency.labels("unmatched" if record is None else record.route).observe(latency)
         self.request_prompt_tokens.observe(num_prompt)

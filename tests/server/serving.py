@@ -292,7 +292,7 @@ def build_site(
     install_error_handlers(app)
     app.router.routes += quick_routes(context)
     if batches is not None:
-        batches.app = RequestLog(app, is_quiet=True)
+        batches.app = RequestLog(app, is_background=True)
     wrapped = RequestLog(BrowserHeaders(app, context.settings.cors_origin), metrics.observe_exchange, *on_end)
     transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
     return Site(wrapped, engine, context, httpx.AsyncClient(transport=transport, base_url="http://lightwell"))
