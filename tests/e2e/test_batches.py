@@ -7,11 +7,11 @@ import resource
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -122,11 +122,13 @@ def test_two_servers_do_not_share_a_folder_and_an_upload_may_be_large(tmp_path: 
             file = api.files.create(file=("large.jsonl", content), purpose="batch")
             assert api.files.content(file.id).content == content
         before = server.get("/v1/files").json()
-        head = {"Content-Type": "multipart/form-data; boundary=b", "Content-Length": "10000000000"}
-        with httpx.Client() as http:
-            request = http.build_request("POST", f"{server.url}/v1/files", content=b"x", headers=head)
-            answer = http.send(request)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "file_too_large")
+        with closing(HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE)) as connection:
+            connection.putrequest("POST", "/v1/files")
+            connection.putheader("Content-Type", "multipart/form-data; boundary=b")
+            connection.putheader("Content-Length", "10000000000")
+            connection.endheaders()
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())["error"]["code"]) == (413, "file_too_large")
         assert server.get("/v1/files").json() == before
 
 
