@@ -13,7 +13,7 @@ from lightwell.server.http.errors import BadRequest, UnsupportedMediaType, shown
 _MOST_HEAD = 4096
 """Most bytes of the headers of a part."""
 _MOST_PARTS = 32
-_BOUNDARY = re.compile(r'(?:^|;)\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+_BOUNDARY = re.compile(r'(?:^|;)\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))(?=\s*(?:;|$))', re.IGNORECASE)
 _PARAMETER = re.compile(rb';\s*(name|filename)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))', re.IGNORECASE)
 
 

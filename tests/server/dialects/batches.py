@@ -9,7 +9,9 @@ from typing import Any
 
 import openai
 
-from tests.server.fake_client import FakeEngine
+from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.engine.messages.request import EngineRequest
+from tests.server.fake_client import FakeEngine, FakeHandle
 from tests.server.serving import Site, site
 
 ENDPOINT: Any = "/v1/completions"
@@ -60,3 +62,11 @@ async def answers(api: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str
 
 def ids_of(found: Sequence[dict[str, Any]]) -> list[str]:
     return [each["custom_id"] for each in found]
+
+
+class Held(FakeEngine):
+    """Answers only prompts that begin with "a"."""
+
+    async def submit(self, request: EngineRequest, request_context: RequestContext) -> FakeHandle:
+        self.gate = None if request.prompt_token_ids[0] == ord("a") else asyncio.Event()
+        return await super().submit(request, request_context)

@@ -17,7 +17,7 @@ from lightwell.server.batches.records import StoredFile
 from lightwell.server.batches.runner import MAX_BATCHES
 from lightwell.server.config.auth.keys import hash_of
 from lightwell.server.config.settings import Settings, SettingsError
-from tests.server.dialects.batches import ENDPOINT, begin, client, lines, served, until
+from tests.server.dialects.batches import ENDPOINT, Held, begin, client, line, lines, served, until
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import error_of, site
 
@@ -257,6 +257,21 @@ async def test_a_row_whose_key_is_gone_is_refused(tmp_path: Path) -> None:
             while not folder.batches[batch.id].is_over:
                 await asyncio.sleep(0.005)
         assert (folder.batches[batch.id].num_done, folder.batches[batch.id].num_failed) == (2, 2)
+
+
+async def test_rows_use_the_tokens_of_their_key_and_none_of_its_places(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    limits = "max_requests = 1\ntokens_per_minute = 1000000\n"
+    file.write_text(f'[ada]\nhash = "{hash_of("ada")}"\n{limits}')
+    engine = Held()
+    async with served(tmp_path, engine, api_key=(), api_key_file=file) as at:
+        api, (known,) = client(at, "ada"), at.context.keys.known
+        batch = await begin(api, b"".join(line(i, prompt="ab" if i < 3 else "held") for i in range(9)))
+        await until(api, batch.id, "in_progress", num_done=3)
+        charged = [each.handle.request_context.record.use for each in engine.submitted]  # type: ignore[union-attr]
+        assert charged == [known.use] * 9
+        assert (await api.completions.create(model="org/tiny", prompt="ab", max_tokens=4)).usage is not None
+        assert known.use.num_requests == 0
 
 
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

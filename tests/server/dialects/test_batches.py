@@ -7,11 +7,10 @@ from pathlib import Path
 import openai
 import pytest
 
-from lightwell.server.dispatch.request_context import RequestContext
-from lightwell.server.engine.messages.request import BACKGROUND, EngineRequest
+from lightwell.server.engine.messages.request import BACKGROUND
 from lightwell.server.http.errors import Unavailable, WorkerLost
-from tests.server.dialects.batches import ENDPOINT, answers, begin, client, ids_of, line, lines, served, until
-from tests.server.fake_client import FakeEngine, FakeHandle
+from tests.server.dialects.batches import ENDPOINT, Held, answers, begin, client, ids_of, line, lines, served, until
+from tests.server.fake_client import FakeEngine
 
 # ---- the life of a batch
 
@@ -82,14 +81,6 @@ async def test_lists_have_pages_in_order(tmp_path: Path) -> None:
         assert ([each.id for each in page.data], page.has_more) == (batches[1::-1], False)
         with pytest.raises(openai.BadRequestError, match="after"):
             await api.batches.list(after="batch_1")
-
-
-class Held(FakeEngine):
-    """Answers only prompts that begin with "a"."""
-
-    async def submit(self, request: EngineRequest, request_context: RequestContext) -> FakeHandle:
-        self.gate = None if request.prompt_token_ids[0] == ord("a") else asyncio.Event()
-        return await super().submit(request, request_context)
 
 
 async def test_a_cancelled_batch_keeps_its_answers_and_has_an_error_for_each_other_line(tmp_path: Path) -> None:

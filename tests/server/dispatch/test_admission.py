@@ -269,3 +269,20 @@ def test_one_slow_first_step_turns_no_burst_away() -> None:
     queue.clock.now += 5
     queue.admission.note_tokens_read(400)
     queue.refused(tokens=400, prompt=400)  # the rejection was no accident
+
+
+def test_rows_of_batches_take_no_place_of_other_requests_and_half_of_the_captured_bytes() -> None:
+    queue = Queue(max_requests=1, max_tokens=50, max_capture_bytes=100, max_queue_time=1.0)
+    row = queue.admission.cost(40, 0, 40, 30, is_background=True)
+    queue.admission.admit(row)
+    with pytest.raises(QueueFull):
+        queue.admission.admit(row)  # it would be more than half
+    assert queue.admission.refusals.total() == 0
+    queue.come(capture_bytes=60)
+    assert queue.refused().code == "queue_full"
+    queue.admission.note_prompt_read(row)
+    queue.admission.release(row, was_read=False)
+    queue.admission.release_capture(row.capture_bytes)
+    queue.end()
+    assert [budget.used for budget in queue.budgets] == [0, 0, 0, 0]
+    queue.admission.admit(queue.admission.cost(1, 0, 1, 90, is_background=True))  # one row may take more
