@@ -16,7 +16,7 @@ MAY_IMPORT = {
                   "server.lifecycle server.observability server.terminal",
     "server.terminal": "model.checkpoint server.config",
     "server.library": "model.checkpoint model.tokenization server.batches server.config server.http server.lifecycle",
-    "server.lifecycle": "model.analysis model.checkpoint model.config model.network model.tokenization server.batches "
+    "server.lifecycle": "model.analysis model.checkpoint model.network model.tokenization server.batches "
                         "server.config server.dialects server.dispatch server.engine server.generation server.http "
                         "server.observability server.worker",
     "server.dialects": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "

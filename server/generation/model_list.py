@@ -32,6 +32,8 @@ PLACEHOLDERS = ("tgi", "dummy", "text-embeddings-inference")
 """Placeholder model names of TGI's and TEI's clients; they mean the first model."""
 _RETRY_AFTER = 60
 """Seconds after a failed load in which requests do not begin another one."""
+_UNUSED_FOR_ROWS = 60.0
+"""Seconds without use after which a model may be unloaded for the rows of a batch of another model."""
 _LOADS_PER_MINUTE = 10
 """Most loads that the requests of one API key may begin in a minute."""
 
@@ -244,6 +246,8 @@ class ModelList:
             try:
                 while slot.model is None:
                     if slot.change is None:
+                        if record is not None and record.is_background:
+                            self._check_place(slot)
                         self._check_load(slot, "" if record is None else record.key or "")
                         self._begin(slot, "loading")
                     await self._changed.wait()
@@ -285,6 +289,18 @@ class ModelList:
                 retry_after=int(loads[0] + 60 - now) + 1,
             )
         loads.append(now)
+
+    def _check_place(self, slot: ModelSlot) -> None:
+        """Raise Unavailable if a row of a batch would unload a model that other requests have just used."""
+        unused_since = time.monotonic() - _UNUSED_FOR_ROWS
+        loaded = [each for each in self.slots if each.has_processes]
+        unused = [each for each in loaded if not each.num_users and each.used_at < unused_since]
+        if len(loaded) >= self._most_loaded and not unused:
+            raise Unavailable(
+                f"The model {slot.id!r} is not loaded; a row of a batch waits until there is a place for it.",
+                code="model_not_loaded",
+                retry_after=_RETRY_AFTER,
+            )
 
     async def describe(self) -> dict[str, Any]:
         """Return the state of each loaded model, for a debug dump."""
@@ -364,6 +380,8 @@ class ModelList:
         assert self._loader is not None
         slot.change, slot.keep_seconds = "unloading", None
         try:
+            if slot.model is not None:
+                slot.model.engine.end_background()
             slot.model = None  # new requests wait for the next load
             await self._until(lambda: not slot.num_users)
             await self._loader.stop(slot)

@@ -105,7 +105,8 @@ class DrainServer(uvicorn.Server):
             return False
         if not self._is_announced:
             self._is_announced = True
-            self._client.end_background()
+            for host in self._hosts:
+                host.client.end_background()
             text = "the server drains: %d requests run, for %g s at most; a second signal or Ctrl-C ends them"
             logger.info(text, self._num_inflight, self._grace)
         if time.monotonic() - self._drain_started > self._grace:

@@ -182,6 +182,9 @@ class FakeEngine:
         if self.full_of_text is not None and not is_inspection:
             raise self.full_of_text
 
+    def end_background(self) -> None:
+        """A fake engine has no rows of its own."""
+
     def hold_capture(self, num_bytes: int, *, request_context: RequestContext) -> None:
         self.held.append(num_bytes)
 

@@ -285,9 +285,7 @@ def build_site(
         metrics=own,
     )
     batches = BatchRunner.of(options, 1)
-    context = AppContext(
-        settings=options, keys=keys, metrics=metrics, models=ModelList.of(model), batches=batches
-    )
+    context = AppContext(settings=options, keys=keys, metrics=metrics, models=ModelList.of(model), batches=batches)
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
     app.router.routes += quick_routes(context)

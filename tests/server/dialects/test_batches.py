@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import openai
 import pytest
 
 from lightwell.server.engine.messages.request import BACKGROUND
+from lightwell.server.generation.model_list import ModelList, ModelSlot
+from lightwell.server.generation.served_model import ModelFiles, ServedModel
 from lightwell.server.http.errors import Unavailable, WorkerLost
+from lightwell.server.observability.access_log import RequestRecord, current_record
 from tests.server.dialects.batches import ENDPOINT, Held, answers, begin, client, ids_of, line, lines, served, until
 from tests.server.fake_client import FakeEngine
+from tests.server.serving import site
 
 # ---- the life of a batch
 
@@ -186,3 +191,33 @@ async def test_rows_wait_for_a_worker_that_was_lost_and_for_the_quota_of_their_k
         batch = await until(api, (await begin(api, lines(1))).id, "completed")
         (error,) = await answers(api, batch.error_file_id)
         assert error["response"]["body"]["error"]["code"] == "worker_lost"
+
+
+class Loader:
+    """Loads models at once."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+
+    def read(self, slot: ModelSlot) -> ServedModel:
+        return self.model
+
+    async def start(self, slot: ModelSlot, files: ModelFiles) -> ServedModel:
+        return replace(self.model, id=slot.id)
+
+    async def stop(self, slot: ModelSlot) -> None:
+        pass
+
+
+async def test_rows_do_not_unload_a_model_that_other_requests_have_just_used(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        slots = [ModelSlot(at.context.settings, [name], at.model.metrics) for name in ("a", "b")]
+        models = ModelList(slots, Loader(at.model), most_loaded=1)
+        await models.find("a")
+        current_record.set(RequestRecord("row", is_background=True))
+        with pytest.raises(Unavailable, match="waits until there is a place"):
+            await models.find("b")
+        assert slots[0].state == "loaded"
+        slots[0].used_at -= 120  # seconds without use
+        assert (await models.find("b"))[0].id == "b"
+        assert slots[0].state == "unloaded"
