@@ -36,7 +36,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Record)
 
 MAX_FILES = 1000
-"""Most files of an owner."""
+"""Most files of an owner, and most records of batches."""
 RESERVE = 64 << 20
 """Bytes of the disk that files leave free, so that records can be written."""
 _RECORD = re.compile(r"((?:file-|batch_)[0-9a-f]{32})\.json")

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 import orjson
 from starlette.types import ASGIApp
 
-from lightwell.server.batches.folder import BatchFolder, disk_full, new_id
+from lightwell.server.batches.folder import MAX_FILES, BatchFolder, disk_full, new_id
 from lightwell.server.batches.job import Job, Progress, Reply, exchange_with
 from lightwell.server.batches.lines import (
     Answered,
@@ -111,7 +111,8 @@ class BatchRunner:
     async def create(self, owner: str, file_id: str, **fields: Any) -> Batch:
         """Begin a batch over an owner's file. Raises NotFound, RateLimited or InsufficientStorage."""
         file = self.folder.file(owner, file_id)
-        unfinished = sum(batch.owner == owner and not batch.is_over for batch in self.folder.batches.values())
+        own = [batch for batch in self.folder.batches.values() if batch.owner == owner]
+        unfinished = sum(not batch.is_over for batch in own)
         if unfinished >= MAX_BATCHES:
             raise RateLimited(
                 f"This key has {unfinished} unfinished batches; at most {MAX_BATCHES} are accepted.",
@@ -135,6 +136,8 @@ class BatchRunner:
             del self.folder.batches[batch.id]
             raise disk_full(error.strerror or str(error)) from error
         self._start(batch)
+        if len(own) >= MAX_FILES:
+            await self.folder.delete(min((each for each in own if each.is_over), key=lambda each: each.order).id)
         return batch
 
     async def cancel(self, batch: Batch) -> None:

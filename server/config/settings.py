@@ -294,7 +294,10 @@ class Settings:
     )
     max_batch_lines: int = SERVER_LIMITS.setting(50_000, types.integer(1), "Most lines of a batch.")
     max_batch_age: float = SERVER_LIMITS.setting(
-        2_592_000.0, types.seconds(), "Age at which files, and batches that are over, are deleted."
+        2_592_000.0,
+        types.seconds(),
+        "Age at which files, and batches that are over, are deleted.",
+        shown_default="2592000: 30 days",
     )
     request_timeout: float = SERVER_LIMITS.setting(
         600.0, types.seconds(), "Time limit of a request, then 504; a request may set a lower one. 0 is no limit."

@@ -33,10 +33,13 @@ class PromptLimits(NamedTuple):
     """Prompt tokens that may always run; the time of a step with fewer is a poor measure of the cost of a token."""
     stretch: float
     """The time that one prompt may add to a step, in steps of only decodes."""
+    background_seconds: float
+    """Time of a step of batch rows. It is kept under 20 ms; on a GPU, of two steps that are started one after another.
+    """
 
 
-ON_A_CPU = PromptLimits(least_tokens=16, stretch=1.0)
-ON_A_CARD = PromptLimits(least_tokens=128, stretch=0.7)
+ON_A_CPU = PromptLimits(least_tokens=16, stretch=1.0, background_seconds=0.018)
+ON_A_CARD = PromptLimits(least_tokens=128, stretch=0.7, background_seconds=0.009)
 """On a GPU a hundred rows take about as long as one, and the times of the short steps are noisy: a step with a prompt
 should stay under twice the step without.
 """

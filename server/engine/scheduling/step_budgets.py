@@ -14,10 +14,8 @@ _LEAST_TOKENS = 128
 _FIRST_TOKENS = 256
 """Most tokens next to decodes before the first measurement."""
 
-_BACKGROUND_SECONDS = 0.018
-"""Time of a step of batch rows. It is kept under 20 ms."""
 _QUIET_STEP_SECONDS = 0.2
-"""Its time while no other requests come, if a request that comes can cancel it."""
+"""Time of a step of batch rows while no other requests come, if a request that comes can cancel it."""
 QUIET_SECONDS = 2.0
 """Time without other requests after which steps of batch rows are longer."""
 _FIRST_BACKGROUND_TOKENS = 8
@@ -83,7 +81,7 @@ class StepBudgets:
         self.captures = CaptureBudget(max_capture_tokens) if max_capture_tokens else None
         self._prompts = PromptBudget(prompts)
         self._size = StepSize()
-        self._background = BackgroundSize(_BACKGROUND_SECONDS)
+        self._background = BackgroundSize(prompts.background_seconds)
         self._quiet_background = BackgroundSize(_QUIET_STEP_SECONDS)
         self._is_quiet = False
 

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import openai
 import pytest
+from msgspec import structs
 
 from lightwell.server.batches.folder import MAX_FILES, BatchFolder
 from lightwell.server.batches.records import StoredFile
@@ -151,6 +152,15 @@ async def test_a_key_has_a_bounded_number_of_unfinished_batches(tmp_path: Path) 
         with pytest.raises(openai.RateLimitError, match=f"at most {MAX_BATCHES}"):
             await begin(api, lines(1))
         await begin(client(at, "other"), lines(1))
+        folder = at.context.batches.folder  # type: ignore[union-attr]
+        for i in range(MAX_FILES):
+            record = structs.replace(folder.batches[batch.id], id=f"batch_{i:032x}", order=i, status="completed")
+            folder.batches[record.id] = record
+        await api.batches.cancel(batch.id)
+        await until(api, batch.id, "cancelled")
+        batch = await begin(api, lines(1))
+        assert f"batch_{0:032x}" not in folder.batches
+        assert f"batch_{1:032x}" in folder.batches
         with pytest.raises(openai.ConflictError, match="unfinished batch"):
             await api.files.delete(batch.input_file_id)
 
