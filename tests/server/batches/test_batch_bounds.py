@@ -18,7 +18,7 @@ from lightwell.server.batches.records import StoredFile
 from lightwell.server.batches.runner import MAX_BATCHES
 from lightwell.server.config.auth.keys import hash_of
 from lightwell.server.config.settings import Settings, SettingsError
-from tests.server.dialects.batches import ENDPOINT, Held, begin, client, line, lines, served, until
+from tests.server.batches.site import ENDPOINT, Held, begin, client, line, lines, served, until
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import error_of, site
 

@@ -13,7 +13,7 @@ from lightwell.server.generation.model_list import ModelList, ModelSlot
 from lightwell.server.generation.served_model import ModelFiles, ServedModel
 from lightwell.server.http.errors import Unavailable, WorkerLost
 from lightwell.server.observability.access_log import RequestRecord, current_record
-from tests.server.dialects.batches import ENDPOINT, Held, answers, begin, client, ids_of, line, lines, served, until
+from tests.server.batches.site import ENDPOINT, Held, answers, begin, client, ids_of, line, lines, served, until
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import site
 
