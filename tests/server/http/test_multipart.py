@@ -41,6 +41,12 @@ def test_a_form_is_the_same_in_any_chunks(places: list[int]) -> None:
     assert asyncio.run(read(*pieces)) == PARTS
 
 
+async def test_a_form_may_be_divided_at_every_byte() -> None:
+    for place in range(len(FORM)):
+        assert await read(FORM[:place], FORM[place:]) == PARTS
+    assert await read(*(FORM[i : i + 1] for i in range(len(FORM)))) == PARTS
+
+
 async def test_a_part_that_is_not_read_is_left_out() -> None:
     form = MultipartReader(chunks_of([FORM]), b"boundary")
     names = []
