@@ -74,7 +74,7 @@ class Job:
         self._report = report
         self._waiting: deque[tuple[int, asyncio.Task[_Answer]]] = deque()
         self._num_bytes = 0
-        """Bytes of the lines that are not answered yet."""
+        """Bytes of the lines that run, and of the answers that are not written yet."""
 
     async def run(self, lines: Iterator[bytes], together: Callable[[], int]) -> None:
         """Answer the lines; `together` returns how many may run at a time. Threads read the lines."""
@@ -86,6 +86,7 @@ class Job:
                         await self._write_next()
                     self._num_bytes += len(line)
                     self._waiting.append((len(line), asyncio.create_task(self._answer(line))))
+                    await asyncio.sleep(0)  # other requests run between two lines
             while self._waiting:
                 await self._write_next()
         finally:
@@ -103,13 +104,18 @@ class Job:
             answers.append(task.result())
         await self._write(b"".join([answer.line for answer in answers]))
         for answer in answers:
-            self._num_bytes -= self._waiting.popleft()[0]
+            self._num_bytes -= self._waiting.popleft()[0] + len(answer.line)
             self._progress.num_done += 1
             self._progress.num_errors += answer.is_error
             self._progress.num_tokens += answer.num_tokens
         self._report(self._progress)
 
     async def _answer(self, line: bytes) -> _Answer:
+        answer = await self._answer_to(line)
+        self._num_bytes += len(answer.line)
+        return answer
+
+    async def _answer_to(self, line: bytes) -> _Answer:
         """Return the answer of a line. Raises what `send` raises."""
         custom_id = None
         try:

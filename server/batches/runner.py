@@ -35,7 +35,8 @@ from lightwell.server.batches.lines import (
 )
 from lightwell.server.batches.records import Batch, LineError, Status, StoredFile
 from lightwell.server.config.settings import Settings
-from lightwell.server.http.errors import Conflict, InsufficientStorage, RateLimited
+from lightwell.server.http.error_shapes import error_json
+from lightwell.server.http.errors import Conflict, InsufficientStorage, RateLimited, WorkerLost
 from lightwell.server.http.exchange import Exchange
 
 P = ParamSpec("P")
@@ -55,6 +56,7 @@ _MAX_LOSSES = 5
 """Times that a row may be sent again after the worker that ran it ended: the row may be the reason."""
 _LOST = ("worker_lost", "worker_hung", "no_memory")
 _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_BROKEN_OFF = WorkerLost("The answer broke off.", code="worker_lost")
 _LONGEST_PAUSE = 5.0
 _DISK_PAUSE = 5.0
 """Seconds between two tries to write to a full disk."""
@@ -245,7 +247,10 @@ class BatchRunner:
         """Return a route's answer to a row, after waiting while the key's quota or the server has no room for it."""
         num_losses = 0
         while True:
-            reply = await exchange_with(self._begin, path, body, **{OWNER_IN_SCOPE: owner})
+            try:
+                reply = await exchange_with(self._begin, path, body, **{OWNER_IN_SCOPE: owner})
+            except ConnectionError:  # the answer broke off
+                reply = Reply(HTTPStatus.SERVICE_UNAVAILABLE, {}, error_json(_BROKEN_OFF))
             if reply.status not in _BUSY:
                 return reply
             error = orjson.loads(reply.content).get("error")
