@@ -4,7 +4,7 @@
     python -m benchmarks.batches --model smollm2
 
 Other requests are measured with a batch and without one, in turns: a closed loop for tokens per second, and Poisson
-arrivals, whose gaps the batch fills, for the time to the first token. Status 1 if a bar is missed.
+arrivals with gaps, which the batch fills, for the time to the first token. Status 1 if a bar is missed.
 """
 
 import argparse

@@ -401,7 +401,7 @@ class Scheduler:
         return True
 
     def _has_blocks(self, seq: Sequence, step: StepPlan) -> bool:
-        """Give `seq` its blocks, also those of rows of batches. Returns False if too few are free."""
+        """Give `seq` its blocks; batch rows give up theirs for it. Returns False if too few are free."""
         while not self._allocate_admitted(seq, step):
             if seq.is_background or not self._preempt_background():
                 return False
