@@ -87,7 +87,7 @@ class BatchRunner:
         """Return the runner of a server, or None without --batch-dir. Raises SettingsError."""
         if settings.batch_dir is None:
             return None
-        return cls(BatchFolder(settings), 4 * num_workers * settings.max_num_seqs)
+        return cls(BatchFolder(settings), 4 * max(1, num_workers) * settings.max_num_seqs)  # 0: none is loaded yet
 
     @contextlib.asynccontextmanager
     async def around(
