@@ -1,17 +1,17 @@
 // The page: header, the shared text and head, the list of views, and the open view.
-import { connection, whenReachable } from "./core/api.js";
+import { connection } from "./core/api.js";
 import { useCode } from "./core/code.js";
-import { useJson } from "./core/fetching.js";
 import { html, render, useEffect, useErrorBoundary, useRef } from "./core/html.js";
 import { Capabilities } from "./core/model.js";
-import { counted, setPrecision } from "./core/numbers.js";
+import { useServed } from "./core/models.js";
+import { counted } from "./core/numbers.js";
 import { isEmbedded, isFramed, saved } from "./core/place.js";
-import { restarts } from "./core/served.js";
 import { useMaskedPlace } from "./core/sequences.js";
 import { select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
 import { theme, toggleTheme } from "./core/theme.js";
 import { KeyForm } from "./parts/key_form.js";
+import { ModelChoice, ModelNote } from "./parts/model_choice.js";
 import { Problem, Progress } from "./parts/problem.js";
 import { SharedBar } from "./parts/shared_bar.js";
 import { FrameHeader, SavedHeader, TakeAway } from "./parts/take_away.js";
@@ -22,50 +22,35 @@ import { LIST, openLesson } from "./views/lessons/opening.js";
 import { VIEWS, viewNamed } from "./views.js";
 
 function App() {
-  const capabilities = useServed();
+  const served = useServed();
+  const { data: capabilities, models, name } = served;
   const link = useStore(connection);
-  return html`<${Capabilities.Provider} value=${capabilities.data}>
+  return html`<${Capabilities.Provider} value=${capabilities}>
     ${saved && html`<${SavedHeader}><${ThemeButton} /><//>`}
     ${isFramed && html`<${FrameHeader} />`}
-    ${!saved && !isEmbedded && html`<${Header} capabilities=${capabilities.data} />`}
+    ${!saved && !isEmbedded && html`<${Header} served=${served} />`}
+    ${models.length > 0 && html`<${ModelNote} served=${served} />`}
     ${link === "lost" && html`<p class="banner" role="alert">The server does not answer, or is still loading.
       The page continues by itself when it is ready.</p>`}
     ${link === "key" && !isFramed && html`<${KeyForm} />`}
-    ${capabilities.data
-      ? html`<${Body} key=${capabilities.identity} capabilities=${capabilities.data} />`
-      : html`<main class="view"><${Progress} active=${capabilities.loading} label="Asking which model is served…" />
-          <${Problem} error=${capabilities.error?.status === 401 ? null : capabilities.error}
-            retry=${capabilities.retry} /></main>`}
+    ${capabilities
+      ? html`<${Body} key=${served.identity} capabilities=${capabilities} />`
+      : html`<main class="view"><${Progress} active=${served.loading}
+            label=${served.isLoading ? `Loading the model ${name}…` : "Asking which model is served…"} />
+          <${Problem} error=${served.error?.status === 401 ? null : served.error} retry=${served.retry} /></main>`}
     <${Tooltip} />
   </${Capabilities.Provider}>`;
 }
 
-/**
- * The response of /v1/capabilities. It is fetched again when the server is reachable again or has restarted, because
- * the model or its weights may have changed. `identity` is a string that changes with them. The last response is kept
- * until a new one arrives.
- */
-function useServed() {
-  const answer = useJson("v1/capabilities");
-  const run = useStore(restarts);
-  useEffect(() => whenReachable(answer.retry), []);
-  useEffect(() => restarts.follow(answer.retry), []);
-  const last = useRef({ data: null, identity: "" });
-  const identity = `${run} ${JSON.stringify(answer.data)}`;
-  if (answer.data !== null && identity !== last.current.identity) {
-    last.current = { data: answer.data, identity };
-    setPrecision(answer.data.compute_dtype);
-  }
-  return { ...answer, ...last.current };
-}
-
-function Header({ capabilities }) {
+function Header({ served }) {
   const { view } = useSelection();
+  const { data: capabilities, models } = served;
   return html`<header class="top">
     <button type="button" class="skip" onClick=${() => document.querySelector("main")?.focus()}>Go to the view</button>
     <a class="brand" href="#view=attention"><span class="mark" aria-hidden="true"></span>Lightwell</a>
-    ${capabilities &&
-    html`<span class="model"><b>${capabilities.model}</b>${" "}
+    ${models.length > 1 && html`<${ModelChoice} served=${served} />`}
+    ${capabilities && !served.isOpening &&
+    html`<span class="model">${models.length < 2 && html`<b>${capabilities.model}</b>${" "}`}
       <span class="wide">${capabilities.architecture}, ${modelSize(capabilities)}</span></span>`}
     <span class="grow"></span>
     <button type="button" class="quiet" onClick=${() => openLesson("tour")}>Tour</button>

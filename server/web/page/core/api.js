@@ -1,4 +1,5 @@
 // HTTP requests of the page: the same public routes as for other clients, the API key from memory, uniform errors.
+import { chosenModel, withModel } from "./chosen_model.js";
 import { saved } from "./place.js";
 import { parseSafetensors } from "./safetensors.js";
 import { keep, responseInFile } from "./saved.js";
@@ -41,24 +42,26 @@ export class ApiError extends Error {
 const NOT_IN_FILE = "This file contains only the views that were seen before it was saved.";
 
 /**
- * Send GET (no body) or POST to a route such as "v1/attention" and return the response. Complete responses are kept
- * for a saved file of the view, unless isKept is false. Raises ApiError, or AbortError.
+ * Send GET (no body) or POST to a route such as "v1/attention", with the name of the model, and return the response.
+ * Complete responses are kept for a saved file of the view, unless isKept is false. Raises ApiError, or AbortError.
  */
 export async function ask(route, body, options = {}) {
-  const { accept = "application/json", isKept = true } = options;
+  const { accept = "application/json", isKept = true, model = chosenModel.value } = options;
   if (saved) {
     const response = responseInFile(route, body, accept);
     if (response) return response;
     throw new ApiError(NOT_IN_FILE, { status: "saved" });
   }
-  const response = await askServer(route, body, { ...options, accept });
+  const named = withModel(route, body, model);
+  const response = await askServer(named.route, named.body, { ...options, accept });
   if (!isKept || accept === EVENTS) return response;
   const bytes = await wholeOf(response);
-  keep(route, body, accept, bytes);
+  keep(model, { route, body, accept }, bytes);
   return new Response(bytes, response);
 }
 
 const EVENTS = "text/event-stream";
+const NOT_LOADED = "model_not_loaded"; // an error of one model: the server and its other models may be ready
 const BROKEN_OFF = "The server broke off in the middle of its answer.";
 
 async function wholeOf(response) {
@@ -91,7 +94,7 @@ async function askServer(route, body, { signal, accept }) {
   const error = await readError(response);
   if (error.param?.startsWith("interventions")) refusal.set(error);
   if (error.status === 401) connection.set("key");
-  if (error.status === 503) serverLost(error.retryAfter);
+  if (error.status === 503 && error.code !== NOT_LOADED) serverLost(error.retryAfter);
   throw error;
 }
 

@@ -1,6 +1,7 @@
 // The request of a view as code that a user can run: curl, or our Python client. If the server requires a key, both
 // read it from the environment, because the code may be shared.
 import { apiKey, root } from "./api.js";
+import { withModel } from "./chosen_model.js";
 import { sidesOfRequest } from "./compare.js";
 
 const KEY = "LIGHTWELL_API_KEY";
@@ -11,10 +12,11 @@ const shellQuoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 export function asCurl(route, body) {
   const { own, other } = sidesOfRequest(body);
   if (other) return `${asCurl(route, other)}\necho\n${asCurl(route, own)}`;
+  const { body: sent } = withModel(route, body);
   const url = new URL(route.replace(/^\//, ""), root).href;
   const key = apiKey.value ? ` -H "Authorization: Bearer $${KEY}"` : "";
-  const sent = body ? ` --json ${shellQuoted(JSON.stringify(body))}` : "";
-  return `curl -s ${shellQuoted(url)}${key}${sent}`;
+  const data = sent ? ` --json ${shellQuoted(JSON.stringify(sent))}` : "";
+  return `curl -s ${shellQuoted(url)}${key}${data}`;
 }
 
 // The client's methods with the route's fields as arguments of the same names.
@@ -65,7 +67,7 @@ function callOf(route, body) {
     return weight ? { method: asked, first: weight, options: { ...options, model } }
       : { method: "weight_names", options: { model } };
   }
-  const { input, prompt, messages, ...options } = body ?? {};
+  const { input, prompt, messages, ...options } = withModel(route, body).body ?? {};
   return { method: METHODS[route], first: input ?? prompt ?? messages, options };
 }
 

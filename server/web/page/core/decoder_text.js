@@ -7,8 +7,8 @@ import { useStore } from "./store.js";
 
 const MAX_TOKENS = 48;
 
-// The last generated decoder text and its input text; another input text needs a new one.
-let written = { text: null, decoder: null };
+// The last generated decoder text, its model and its input text; another model or input text needs a new one.
+let written = { model: null, text: null, decoder: null };
 
 /** {prompt, said}: the prompt and its greedy continuation. The prompt identifies answers to an older text. */
 async function saidAfter(route, body, options) {
@@ -19,9 +19,9 @@ async function saidAfter(route, body, options) {
 /** Fill the shared decoder text of an encoder-decoder while it is empty; returns {loading, error} of the generation. */
 export function useDecoderText() {
   const { text, decoder } = useStore(state); // of the first of two texts: both are compared with the same decoder text
-  const capabilities = useCapabilities();
-  const isOurs = decoder === "" || (decoder === written.decoder && text !== written.text);
-  const wants = capabilities.kind === "encoder-decoder" && text !== "" && isOurs;
+  const { kind, model } = useCapabilities();
+  const isOurs = decoder === "" || (decoder === written.decoder && (text !== written.text || model !== written.model));
+  const wants = kind === "encoder-decoder" && text !== "" && isOurs;
   const answer = useAnswer(saidAfter, wants ? "v1/completions" : null, {
     prompt: text,
     max_tokens: MAX_TOKENS,
@@ -30,8 +30,8 @@ export function useDecoderText() {
   const { data } = answer;
   useEffect(() => {
     if (!wants || data?.prompt !== text) return;
-    written = { text, decoder: data.said };
+    written = { model, text, decoder: data.said };
     select({ decoder: data.said });
-  }, [wants, data, text]);
+  }, [wants, data, text, model]);
   return answer;
 }

@@ -1,6 +1,7 @@
 // Fetching for components: one request at a time for each place, unused requests are cancelled, answers are kept.
 import { askJson, askLook, connection, whenReachable } from "./api.js";
 import { named } from "./bytes.js";
+import { chosenModel } from "./chosen_model.js";
 import { difference, sidesOfRequest } from "./compare.js";
 import { useEffect, useRef, useState } from "./html.js";
 import { forgetKept, hold, noteSeen } from "./saved.js";
@@ -87,11 +88,12 @@ export async function json(route, body = null, options = {}) {
 }
 
 /**
- * The kept answer for the key, or the result of `fetchIt({signal})`. Concurrent callers with the same key share one
- * request; it is cancelled when all of them have aborted.
+ * The kept answer of the chosen model for a request, or the result of `fetchIt({signal})`. Concurrent callers with the
+ * same request share one; it is cancelled when all of them have aborted.
  */
-async function remembered(key, fetchIt, { signal } = {}) {
+async function remembered(request, fetchIt, { signal } = {}) {
   checkServer();
+  const key = `${chosenModel.value} ${request}`;
   const kept = cache.get(key);
   if (kept !== undefined) return kept;
   const flight = underway.get(key) ?? start(key, fetchIt);

@@ -1,4 +1,4 @@
-// Where the page runs: in its own tab, in a frame of another page, or in a saved file.
+// Where the page runs: in its own tab, in a frame of another page, or in a saved file; and at what kind of server.
 
 /** Content of a saved file, {root, hash, at, answers, states}; null on a page from a server. */
 export const saved = JSON.parse(document.getElementById("saved")?.textContent ?? "null");
@@ -8,3 +8,6 @@ export const isEmbedded = !saved && new URLSearchParams(location.search).get("em
 
 /** Whether the page is in a frame of another page: a framed page has no key and no field for it. */
 export const isFramed = isEmbedded || (!saved && window.top !== window);
+
+/** Whether the server offered several models when it sent the page. */
+export const hasModels = "models" in document.getElementById("app").dataset;

@@ -38,6 +38,12 @@ export class Reading {
     const found = this.samples(name).filter(({ labels }) => matches(labels));
     return found.length ? found.reduce((total, { value }) => total + value, 0) : null;
   }
+
+  /** The largest value over all labels; null if there is no such metric. */
+  most(name) {
+    const found = this.samples(name);
+    return found.length ? Math.max(...found.map(({ value }) => value)) : null;
+  }
 }
 
 /** Increase of a counter between two readings; after a restart it counts from 0. */

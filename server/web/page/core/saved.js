@@ -1,4 +1,5 @@
 // Answers in a saved file: responses are kept unchanged, written into the file, and read from it.
+import { chosenModel } from "./chosen_model.js";
 import { isEmbedded, saved } from "./place.js";
 import { state } from "./state.js";
 
@@ -13,7 +14,7 @@ function inOrder(part) {
   return Object.fromEntries(Object.keys(part).sort().map((name) => [name, inOrder(part[name])]));
 }
 
-const kept = new Map(); // {request, blob, seen} by key, the least recently used first
+const kept = new Map(); // {model, request, blob, seen} by model and key, the least recently used first
 let bytes = 0;
 const held = new Map(); // number of places on the page that show the answer of a request now
 
@@ -23,18 +24,20 @@ function seenNow() {
   return JSON.stringify([view, text, decoder, texts, pair]);
 }
 
-/** Keep a response unchanged, as an ArrayBuffer. */
-export function keep(route, body, accept, answer) {
+const keyAmongAll = (model, { route, body, accept }) => `${model} ${keyOf(route, body, accept)}`;
+
+/** Keep a model's response to a request {route, body, accept} unchanged, as an ArrayBuffer. */
+export function keep(model, request, answer) {
   if (isEmbedded) return;
-  const key = keyOf(route, body, accept);
+  const key = keyAmongAll(model, request);
   const seen = kept.get(key)?.seen ?? new Set();
   drop(key);
   const blob = new Blob([answer]);
-  kept.set(key, { request: { route, body, accept }, blob, seen: seen.add(seenNow()) });
+  kept.set(key, { model, request, blob, seen: seen.add(seenNow()) });
   bytes += blob.size;
-  for (const [oldKey, { request }] of kept) {
+  for (const [oldKey, { request: old }] of kept) {
     if (bytes <= MOST_BYTES) break;
-    if (oldKey !== key && !held.has(nameOf(request))) drop(oldKey);
+    if (oldKey !== key && !held.has(nameOf(old))) drop(oldKey);
   }
 }
 
@@ -47,7 +50,7 @@ const nameOf = ({ route, body }) => `${route} ${JSON.stringify(body ?? null)}`;
 
 /** Note that the view shows the answer of a request that was sent before. */
 export function noteSeen(route, body, accept) {
-  const key = keyOf(route, body, accept);
+  const key = keyAmongAll(chosenModel.value, { route, body, accept });
   const entry = kept.get(key);
   if (!entry) return;
   entry.seen.add(seenNow());
@@ -78,10 +81,11 @@ export function carry(name, read) {
   return saved?.states[name];
 }
 
-/** All content of a file of the present view: {root, hash, at, answers, states}. */
+/** All content of a file of the present view and model: {root, hash, at, answers, states}. */
 export async function contentOf(root, hash) {
   const now = seenNow();
-  const wanted = [...kept.values()].filter(({ request, seen }) => seen.has(now) || held.has(nameOf(request)));
+  const wanted = [...kept.values()].filter(({ model, request, seen }) =>
+    model === chosenModel.value && (seen.has(now) || held.has(nameOf(request))));
   const answers = await Promise.all(wanted.map(async ({ request, blob }) => ({ ...request, ...(await written(request, blob)) })));
   const states = Object.fromEntries(Array.from(carried, ([name, read]) => [name, read()]));
   return { root: root.href, hash, at: new Date().toISOString(), answers, states };

@@ -29,6 +29,7 @@ const flag = (initial) => ({ initial, read: (raw) => raw === "1", write: (value)
 // All fields of the state: shared ones first, then those of each view, named view_option.
 const FIELDS = {
   view: text("attention"),
+  model: text(""), // "" on a server with one model
   text: text("Once upon a time there was a little girl who lived with her grandmother in a house in the wood."),
   decoder: text(""), // input of an encoder-decoder's decoder
   part: text(""), // stack: "decoder", "encoder" or "cross"; "" is the model's first

@@ -1,10 +1,12 @@
 // Current server metrics from /metrics, read once a second while this view is visible.
-import { ask } from "../core/api.js";
-import { useJson } from "../core/fetching.js";
+import { ask, askJson } from "../core/api.js";
+import { useAnswer, useJson } from "../core/fetching.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
-import { bytes, format, grouped, percent } from "../core/numbers.js";
+import { modelsIn, purposeOf } from "../core/models.js";
+import { bytes, counted, format, grouped, percent } from "../core/numbers.js";
 import { growth, quantile, rate, Reading } from "../core/prometheus.js";
 import { Headings } from "../parts/headings.js";
+import { ModelState } from "../parts/model_choice.js";
 import { Problem, Progress } from "../parts/problem.js";
 import { Scrolled } from "../parts/scrolled.js";
 import { Term } from "../parts/term.js";
@@ -30,7 +32,7 @@ const GAUGES = [
   ["Requests", "answered, a second", (a, b) => rate(a, b, ANSWERS, isOfTheApi), perSecond],
   ["Running", "requests in the batch", (_, b) => b.sum("lightwell_num_requests_running"), format],
   ["Waiting", "requests without a place in it", (_, b) => b.sum("lightwell_num_requests_waiting"), format],
-  ["KV cache", "of its memory in use", (_, b) => b.sum("lightwell_kv_cache_usage_ratio"), percent],
+  ["KV cache", "of its memory in use", (_, b) => b.most("lightwell_kv_cache_usage_ratio"), percent],
   ["Steps", "passes of the network, a second", (a, b) => rate(a, b, "lightwell_engine_steps_total"), perSecond],
   ["Tokens a step", "how full the batch is", tokensPerStep, (value) => format(value, 3)],
   ["Captured", "attention and traces, a second", (a, b) => rate(a, b, "lightwell_capture_bytes_total"), (value) => `${bytes(value)}/s`],
@@ -92,22 +94,42 @@ function useReadings() {
   return { readings, error };
 }
 
+/** The models of the server; their states are read again with each reading of the metrics if there are several. */
+function useModels(reading) {
+  const answer = useAnswer(askJson, "models", null); // not under /v1, whose answers the view counts
+  const models = modelsIn(answer.data);
+  useEffect(() => {
+    if (models.length > 1) answer.retry();
+  }, [reading]);
+  return models;
+}
+
 export function View() {
   const { readings, error } = useReadings();
   const version = useJson("version");
-  const models = useJson("v1/models");
   const last = readings.at(-1);
+  const models = useModels(last);
   return html`<div class="server-view">
     <p>Everything here is read from <a href="metrics"><code>/metrics</code></a>, once a second while
-      this view is open, as Prometheus reads it. ${version.data && `Lightwell ${version.data.version}`}${models.data &&
-      `, serving ${models.data.data.map((model) => model.id).join(", ")}.`}</p>
+      this view is open, as Prometheus reads it. ${version.data && `Lightwell ${version.data.version}`}${
+      models.length > 0 && `, serving ${models.length === 1 ? models[0].id : counted(models.length, "model")}.`}</p>
     <div class="toolbar"><${CopyMenu} route="metrics" /></div>
     <${Problem} error=${error} />
     ${!last && !error && html`<${Progress} active=${true} />`}
+    ${models.length > 1 && html`<${Models} models=${models} />`}
     ${last && html`<${Gauges} readings=${readings} />
       <div class="columns"><${Latencies} readings=${readings} /><${Totals} last=${last} /></div>
       <${Routes} readings=${readings} />`}
   </div>`;
+}
+
+function Models({ models }) {
+  return html`<section class="card"><h2>Models</h2><${Scrolled} label="Models"><table class="plain-table models" aria-label="Models">
+    <${Headings} names=${["name", "purpose", "state", "context"]} />
+    <tbody>${models.map((model) => html`<tr key=${model.id}><th scope="row">${model.id}</th><td>${purposeOf(model)}</td>
+      <td><${ModelState} model=${model} /></td>
+      <td class="number">${model.max_model_len === null ? "" : counted(model.max_model_len, "token")}</td></tr>`)}</tbody>
+  </table><//></section>`;
 }
 
 function Gauges({ readings }) {

@@ -127,7 +127,7 @@ const leftOut = (count) => (count === 1 ? "One sentence is left out, because it 
  * lacks.
  */
 async function lookOf(step, lesson, values) {
-  const { lesson: _, lesson_step: __, ...plain } = initialState;
+  const { lesson: _, lesson_step: __, model: ___, ...plain } = initialState;
   const entries = Object.entries({ text: lesson.text, ...lesson.select, ...step.select });
   const filled = await Promise.all(entries.map(async ([field, value]) => [field, await values.fill(value)]));
   const chosen = Object.fromEntries(filled.filter(([, value]) => value !== null));

@@ -18,7 +18,7 @@ export function openLesson(name) {
 
 /** Close the lesson or the list. The user's text and selection are restored, unless isToStay keeps the current ones. */
 export function closeLesson({ isToStay = false } = {}) {
-  const rest = isToStay || before === null ? {} : before;
+  const rest = isToStay || before === null ? {} : { ...before, model: state.value.model };
   const { lesson, lesson_step } = initialState;
   select({ ...rest, lesson, lesson_step }, { remember: true });
   before = null;

@@ -1,6 +1,7 @@
 // Generated texts: trees of branches, one for each continuation of a prompt. They are kept when another view is
 // opened.
 import { askJson, askStream } from "../../core/api.js";
+import { chosenModel } from "../../core/chosen_model.js";
 import { carry } from "../../core/saved.js";
 import { Store } from "../../core/store.js";
 
@@ -49,6 +50,18 @@ export const choose = (id) => change({ current: id });
 export function stop() {
   running?.abort();
 }
+
+// Token ids are of one model's vocabulary, so each model has its own texts.
+let owner = chosenModel.value;
+const ofOthers = new Map();
+chosenModel.follow((model) => {
+  stop();
+  lastBegun += 1;
+  const branches = story.value.branches.map((branch) => ({ ...branch, end: branch.end ?? { reason: "stopped" } }));
+  ofOthers.set(owner, { ...story.value, branches, isRunning: false });
+  owner = model;
+  story.set(ofOthers.get(model) ?? { branches: [], current: 0, isRunning: false });
+});
 
 /** Continue a text; earlier branches are kept. Raises ApiError when the server rejects the prompt. */
 export async function begin(text, options) {
