@@ -94,7 +94,7 @@ def test_tokens_of_a_look(page: Page, open_view: Open, view: str, route: str, fi
 
 def test_the_models_name(page: Page, open_view: Open) -> None:
     page.route("**/v1/capabilities", alter_json("model"))
-    page.route("**/v1/models", alter_json("id"))
+    page.route("**/models", alter_json("id"))
     open_view("server")
     expect(page.locator("header .model")).to_contain_text(NASTY)
     expect(page.locator(".server-view")).to_contain_text(NASTY)

@@ -21,7 +21,7 @@ __all__ = ["opened"]
 
 @pytest.fixture(scope="module")
 def models() -> Iterator[Server]:
-    """A server of a decoder, an encoder, and a model whose weights are cut off; tests load and unload the encoder."""
+    """A server of a decoder, an encoder, and a model with cut weights; tests load and unload the encoder."""
     with serve(["--model", "fables=fables", "--models-dir", str(once("models of the page", make_folder))]) as server:
         yield server
 
@@ -77,6 +77,8 @@ def test_a_model_is_chosen_by_keys_and_shown_when_it_is_loaded(page: Page, model
     expect(options).to_have_text(["fables chat loaded", re.compile("^broken "), re.compile("^reader .*not loaded$")])
     combobox(page).press("End")
     expect(combobox(page)).to_have_attribute("aria-activedescendant", str(options.last.get_attribute("id")))
+    combobox(page).press("b")
+    expect(combobox(page)).to_have_attribute("aria-activedescendant", str(options.nth(1).get_attribute("id")))
     combobox(page).press("Escape")
     expect(options.first).to_be_hidden()
     expect(combobox(page)).to_have_text("fables")
@@ -109,7 +111,7 @@ def test_a_model_is_chosen_by_keys_and_shown_when_it_is_loaded(page: Page, model
     expect(options.last).to_have_attribute("aria-selected", "true")
 
 
-def test_the_address_names_the_model_and_the_browsers_buttons_return_to_the_former_one(
+def test_the_address_names_the_model_and_the_browsers_buttons_return_to_the_previous_one(
     page: Page, models: Server
 ) -> None:
     show(page, models, "attention", model="reader", **PLACE)
@@ -137,7 +139,7 @@ def test_an_unknown_model_is_named_and_the_first_one_is_shown(page: Page, models
     expect(alert).to_have_count(0)
 
 
-def test_a_model_that_cannot_be_loaded_leaves_the_former_one(page: Page, models: Server) -> None:
+def test_a_model_that_cannot_be_loaded_leaves_the_previous_one(page: Page, models: Server) -> None:
     show(page, models, "attention", **PLACE)
     place = box_of(page.locator("h1"))
     choose(page, "broken")
@@ -163,7 +165,7 @@ def test_a_link_to_a_model_that_cannot_be_loaded_offers_the_others(page: Page, m
     expect(page.locator(".problem")).to_have_count(0)
 
 
-def test_requests_of_the_former_model_end(page: Page, models: Server) -> None:
+def test_requests_of_the_previous_model_end(page: Page, models: Server) -> None:
     ask(models, "/v1/capabilities?model=reader")  # which loads it
     show(page, models, "why", **PLACE)
 

@@ -43,7 +43,7 @@ function useModels() {
 /**
  * {models, name, isOpening, isLoading, data, identity, loading, error, retry, note, choose, refresh, dismiss}: the
  * models of the server, the name of the one to show, whether it is not shown yet and whether it is not loaded, and the
- * answer of /v1/capabilities about it, which comes when it is loaded. `data` is of the former model until then.
+ * answer of /v1/capabilities about it, which comes when it is loaded. `data` is of the previous model until then.
  * `identity` is a string that changes with the shown model and its process. The answer is fetched again when the
  * server is reachable again or has restarted, because the model or its weights may have changed. `note`: why another
  * model than the wanted one is shown, or null.
@@ -63,13 +63,13 @@ export function useServed() {
     setPrecision(answer.data.compute_dtype);
     if (name) chosenModel.set(answer.data.model); // before the views of this model send requests
   }
-  const former = chosenModel.value;
-  const isOther = Boolean(former) && name !== former;
+  const previous = chosenModel.value;
+  const isOther = Boolean(previous) && name !== previous;
   useEffect(() => {
     if (models.length) list.retry(); // their states have changed
     if (!answer.error || !isOther) return;
-    setNote(`${answer.error.message} The page still shows ${former}.`);
-    select({ model: former }, { remember: false });
+    setNote(`${answer.error.message} The page still shows ${previous}.`);
+    select({ model: previous }, { remember: false });
   }, [answer.data, answer.error]);
   useEffect(() => {
     if (!name || asked === name) return;

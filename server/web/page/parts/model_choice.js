@@ -19,7 +19,7 @@ export function ModelChoice({ served: { models, name, isOpening, refresh, choose
   const onKeyDown = (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     if (!isOpen && !OPENING.has(event.key)) return;
-    const next = isOpen ? placeAfter(event.key, at, models.length) : at;
+    const next = isOpen ? placeAfter(event.key, at, models) : at;
     if (next === undefined) return;
     event.preventDefault();
     event.stopPropagation(); // Escape would also close a lesson
@@ -45,10 +45,18 @@ const OPENING = new Set(["ArrowDown", "ArrowUp", "Enter", " "]);
 const TAKING = new Set(["Enter", " "]);
 const keepFocus = (event) => event.preventDefault();
 
-/** The pointed place after a key in the open list of `count`; null closes the list; undefined: the key does nothing. */
-function placeAfter(key, at, count) {
-  const places = { ArrowDown: Math.min(at + 1, count - 1), ArrowUp: Math.max(at - 1, 0), Home: 0, End: count - 1, Escape: null };
-  return TAKING.has(key) ? at : places[key];
+/**
+ * The pointed place after a key in the open list; null closes the list; undefined: the key does nothing. A letter points
+ * at the next name that begins with it.
+ */
+function placeAfter(key, at, models) {
+  if (TAKING.has(key)) return at;
+  if (key.length === 1) {
+    const others = models.map((_, i) => (at + 1 + i) % models.length);
+    return others.find((i) => models[i].id.toLowerCase().startsWith(key.toLowerCase())) ?? at;
+  }
+  const end = models.length - 1;
+  return { ArrowDown: Math.min(at + 1, end), ArrowUp: Math.max(at - 1, 0), Home: 0, End: end, Escape: null }[key];
 }
 
 /** The state of a model, with a dot that is full if the model is loaded. */
