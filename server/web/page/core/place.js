@@ -1,4 +1,4 @@
-// Where the page runs: in its own tab, in a frame of another page, or in a saved file; and at what kind of server.
+// Where the page runs: in its own tab, in a frame of another page, or in a saved file; and whether its server has several models.
 
 /** Content of a saved file, {root, hash, at, answers, states}; null on a page from a server. */
 export const saved = JSON.parse(document.getElementById("saved")?.textContent ?? "null");

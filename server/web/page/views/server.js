@@ -96,7 +96,7 @@ function useReadings() {
 
 /** The models of the server; their states are read again with each reading of the metrics if there are several. */
 function useModels(reading) {
-  const answer = useAnswer(askJson, "models", null); // not under /v1, whose answers the view counts
+  const answer = useAnswer(askJson, "models", null); // the view counts the answers of routes under /v1
   const models = modelsIn(answer.data);
   useEffect(() => {
     if (models.length > 1) answer.retry();
