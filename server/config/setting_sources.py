@@ -8,6 +8,7 @@ from typing import Any
 from lightwell.model.checkpoint.nearest import did_you_mean
 from lightwell.server.config.model_settings import ModelOption
 from lightwell.server.config.setting_names import flag_name, is_service_link, variable_name
+from lightwell.server.config.setting_types import SettingType
 
 
 def read_values(
@@ -32,9 +33,7 @@ def read_values(
         if raw is None:
             continue
         try:
-            if isinstance(raw, list) and raw and not types[name].is_list:  # `--name=--` is an empty list
-                raise ValueError(f"{raw!r:.200} is a list; one value is accepted")
-            values[name] = types[name].read(raw)
+            values[name] = _read(types[name], raw)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
         if name == "config":
@@ -45,20 +44,28 @@ def read_values(
     return values
 
 
+def _read(setting_type: SettingType, raw: Any) -> Any:
+    if isinstance(raw, list) and raw and not setting_type.is_list:  # `--name=--` is an empty list
+        raise ValueError(f"{raw!r:.200} is a list; one value is accepted")
+    return setting_type.read(raw)
+
+
 def _read_models(entries: Any, types: Mapping[str, Any], source: str) -> tuple[ModelOption, ...]:
     """Return the models of a file: for each name a MODEL, or the settings of the model with a MODEL as `model`."""
     if not isinstance(entries, dict) or not entries:
         raise ValueError(f"{source}: names of models, each with its settings, are accepted")
     found = []
     for name, entry in entries.items():
+        if not name.strip() or not name.isprintable():
+            raise ValueError(f"{source}: {name!r:.200} is no name; letters, digits and signs in one line are accepted")
         given = dict(entry) if isinstance(entry, dict) else {"model": entry}
         model = given.pop("model", None)
         if not isinstance(model, str) or not model:
             raise ValueError(f"{source}.{name}: {model!r:.200} is no model; a folder, a file or a hub id is accepted")
         values = {}
-        for key, text in _known(given, types, f"{source}.{name}").items():
+        for key, text in _known(given, types, f"{source}.{name}", "setting of one model").items():
             try:
-                values[key] = types[key].read(text)
+                values[key] = _read(types[key], text)
             except ValueError as error:
                 raise ValueError(f"{source}.{name}.{key.replace('_', '-')}: {error}") from None
         found.append(ModelOption(model, name, values))
@@ -92,13 +99,13 @@ def read_file(path: Path, names: Iterable[str]) -> dict[str, Any]:
     return found if models is None else {**found, "models": models}
 
 
-def _known(content: Mapping[str, Any], names: Iterable[str], source: str) -> dict[str, Any]:
+def _known(content: Mapping[str, Any], names: Iterable[str], source: str, kind: str = "setting") -> dict[str, Any]:
     """Return the text of each setting by its name. Raises ValueError for other names and other values."""
     accepted, found = {name.replace("_", "-"): name for name in names}, {}
     for key, value in content.items():
         written = str(key).replace("_", "-")
         if written not in accepted:
-            raise ValueError(f"{source}: {key!r} is no setting{did_you_mean(written, accepted)}")
+            raise ValueError(f"{source}: {key!r} is no {kind}{did_you_mean(written, accepted)}")
         if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
             raise ValueError(f"{source}: {key}: text, a number or a list of these is accepted")
         found[accepted[written]] = value

@@ -379,8 +379,11 @@ class Settings:
         if self.root_path and not re.fullmatch(r"(/[!-.0-~]+)+", self.root_path):
             raise SettingsError(f"--root-path {self.root_path!r:.200}: a path such as /lightwell is accepted")
         names = [option.name for option in self.model]
-        if len(names) > 1 and self.served_model_name is not None:
-            raise SettingsError("--served-model-name is for one model; --model NAME=MODEL names each of several")
+        is_for_one = names in ([None], [self.served_model_name]) or not (names or self.models_dir)
+        if self.served_model_name is not None and not is_for_one:
+            raise SettingsError("--served-model-name is for one --model without a name; NAME=MODEL names each")
+        if self.lora and self.models_dir is not None and not self.model:
+            raise SettingsError("--lora is for the models of --model, not for those of --models-dir; give --model too")
         if name := next((name for name in names if name is not None and names.count(name) > 1), None):
             raise SettingsError(f"--model: two models are named {name!r}; each name is accepted once")
 
