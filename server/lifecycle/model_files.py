@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,7 +92,7 @@ class ModelsFolder:
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError if it is no folder."""
-        self._settings = settings
+        self._settings = dataclasses.replace(settings, lora=())  # these are for the models of --model
         self._path = Path(settings.models_dir or "").expanduser()
         if not self._path.is_dir():
             raise SettingsError(f"--models-dir {str(self._path)!r}: no such folder")
@@ -111,19 +112,24 @@ class ModelsFolder:
             logger.warning("--models-dir %s: cannot be read (%s)", self._path, error.strerror)
             return
         for path in entries:
-            name = path.stem if path.is_file() else path.name
-            if name not in self._seen and _is_model(path):
+            name = _name_of_model(path)
+            if name is None and path.suffix.lower() != ".gguf" and os.path.isdir(path):
+                self._read_at = -1  # its files may still be copied, which does not change the time of the parent
+            if name is not None and name not in self._seen:
                 self._seen.add(name)
                 yield self._settings.of_model(ModelOption(str(path), name))
 
 
-def _is_model(path: Path) -> bool:
+def _name_of_model(path: Path) -> str | None:
+    """Return the name of the model in a folder or file, or None if it is no model or has a name that cannot be sent."""
     try:
         if path.is_dir():
-            return (path / "config.json").is_file() or any(path.glob("*.gguf"))
-        return path.suffix.lower() == ".gguf"
+            is_model, name = (path / "config.json").is_file() or any(path.glob("*.gguf")), path.name
+        else:
+            is_model, name = path.suffix.lower() == ".gguf" and path.is_file(), path.stem
     except OSError:
-        return False
+        return None
+    return name if is_model and name.isprintable() else None
 
 
 def most_loaded(settings: Settings) -> int:
