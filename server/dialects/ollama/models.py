@@ -1,7 +1,8 @@
 """GET /api/tags, /api/ps and /api/version, POST /api/show: the models, in the form of Ollama's clients."""
 
+import time
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -44,8 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = []
         for slot in context.models:
             found += [_card(slot, name, started) for name in slot.names]
-            if slot.model is not None:
-                found += [_card(slot, slot.id, started, adapter) for adapter in slot.model.adapters]
+            found += [_card(slot, slot.id, started, adapter) for adapter in slot.adapters]
         return {"models": found}
 
     @router.get("/api/ps", tags=["Ollama"], summary="The models that are loaded, as Ollama lists them")
@@ -58,7 +58,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 told = _card(slot, slot.id, started)
                 on_gpu = 0 if info.device == "cpu" else told["size"]
                 in_use = {"size_vram": on_gpu, "context_length": slot.model.context_limit}
-                found.append({**told, "expires_at": _NEVER, **in_use})
+                found.append({**told, "expires_at": _expiry(slot), **in_use})
         return {"models": found}
 
     @router.post("/api/show", tags=["Ollama"], summary="Description of a model, as Ollama returns it")
@@ -92,6 +92,15 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     for route, method in _NOT_THERE.items():
         router.add_api_route(f"/api/{route}", _not_there(context, route), methods=[method], include_in_schema=False)
+
+
+def _expiry(slot: ModelSlot) -> str:
+    """Return the time at which the model is unloaded if no request uses it."""
+    if slot.keep_seconds is None:
+        return _NEVER
+    idle = 0.0 if slot.num_users else time.monotonic() - slot.used_at
+    end = datetime.now(UTC) + timedelta(seconds=slot.keep_seconds - idle)
+    return end.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _card(slot: ModelSlot, name: str, started: datetime, adapter: ServedAdapter | None = None) -> dict[str, Any]:

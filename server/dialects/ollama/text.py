@@ -22,6 +22,7 @@ from lightwell.server.dialects.ollama.translation import (
     chat_request,
     chat_request_of_prompt,
     keep_loaded,
+    only_unloads,
     prompt_request,
 )
 from lightwell.server.dialects.responses import json_response, large_response
@@ -53,10 +54,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def chat(request: Request, body: OllamaChatRequest) -> Response:
         """Return the assistant's next message, one line of JSON a token, or as one object without `stream`."""
+        if not body.messages and only_unloads(context, body):
+            return _loaded(body.model, body, chat_fields)
         model = await accept_named(context, body, "/api/chat")
         keep_loaded(context, model, body)
         if not body.messages:
-            return _loaded(model, body, chat_fields)
+            return _loaded(_name(model, body), body, chat_fields)
         beginning = _begin_chat(model, chat_request(model, body))
         return await _answer(model, request, body, beginning, chat_fields)
 
@@ -71,10 +74,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the model's answer to the prompt, or with `raw`, and of a model without a chat template, the text
         that continues it: one line of JSON a token, or one object without `stream`.
         """
+        if not body.prompt and only_unloads(context, body):
+            return _loaded(body.model, body, generate_fields)
         model = await accept_named(context, body, "/api/generate")
         keep_loaded(context, model, body)
         if not body.prompt:
-            return _loaded(model, body, generate_fields)
+            return _loaded(_name(model, body), body, generate_fields)
         beginning: Awaitable[Begun]
         if body.raw or model.chat_template is None:
             beginning = _begin_text(model, prompt_request(model, body))
@@ -87,9 +92,9 @@ def _name(model: ServedModel, body: OllamaTextFields) -> str:
     return model.id if body.model is None else body.model
 
 
-def _loaded(model: ServedModel, body: OllamaTextFields, fields: Fields) -> Response:
+def _loaded(name: str | None, body: OllamaTextFields, fields: Fields) -> Response:
     """Answer a request that only loads the model, or unloads it."""
-    told = {"model": _name(model, body), "created_at": now(), **fields(Message())}
+    told = {"model": name, "created_at": now(), **fields(Message())}
     return json_response({**told, "done": True, "done_reason": "unload" if body.keep_alive == 0 else "load"})
 
 

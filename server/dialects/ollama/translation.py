@@ -46,6 +46,12 @@ async def accept_named(context: AppContext, body: RunFields, route: str) -> Serv
     return await accept(context, body.model_copy(update={"model": served_name(context, body.model)}), route)
 
 
+def only_unloads(context: AppContext, body: OllamaTextFields) -> bool:
+    """Return whether a body without a prompt unloads a model that is not loaded. Raises NotFound for an unknown one."""
+    name = served_name(context, body.model)
+    return body.keep_alive == 0 and name is not None and context.models.slot(name).state in ("unloaded", "failed")
+
+
 def keep_loaded(context: AppContext, model: ServedModel, body: KeepsModel) -> None:
     """Let the model be unloaded when it was unused for as long as the body says."""
     if body.keep_alive is not None and context.models.may_unload:

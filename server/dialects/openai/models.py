@@ -30,8 +30,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         }
 
     def cards(slot: ModelSlot) -> list[dict[str, Any]]:
-        adapters = () if slot.model is None else slot.model.adapters
-        return [card(slot, name) for name in slot.names] + [card(slot, slot.id, adapter) for adapter in adapters]
+        return [card(slot, name) for name in slot.names] + [card(slot, slot.id, adapter) for adapter in slot.adapters]
 
     @router.get("/v1/models", tags=["models"], summary="The models that are served")
     @router.get("/models", tags=["models"], summary="The same, where llama.cpp's clients look for it")
