@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from lightwell.server.config.settings import Settings
@@ -57,8 +58,8 @@ class ModelSlot:
         """The reason why the last load failed, or why the model was given up; empty if it did not."""
         self.failed_at = 0.0
         self.used_at = time.monotonic()
-        self.num_users = 0
-        """HTTP requests that use the model."""
+        self.users: dict[int, ServedModel] = {}
+        """The model as each HTTP request uses it, by the identity of the request's record."""
         self.num_waiting = 0
         """HTTP requests that wait until it is loaded."""
         self.change: Change | None = None
@@ -66,6 +67,7 @@ class ModelSlot:
         self.keep_seconds: float | None = None
         """Seconds without use until it is unloaded; None is no limit."""
         self.idle_timer: asyncio.TimerHandle | None = None
+        self._created = int(time.time())
 
     @property
     def id(self) -> str:
@@ -93,6 +95,18 @@ class ModelSlot:
         """Return whether the model is loaded, or its processes are ending."""
         return self.model is not None or self.change == "unloading"
 
+    @property
+    def num_users(self) -> int:
+        """Return the number of HTTP requests that use the model."""
+        return len(self.users)
+
+    @property
+    def adapters(self) -> Sequence[ServedAdapter]:
+        """Return the LoRA adapters that the model has, or will have once it is loaded."""
+        if self.model is not None:
+            return list(self.model.adapters)
+        return [ServedAdapter(name, 0, Path(folder), self._created) for name, folder in self.settings.lora]
+
     def learn(self, files: ModelFiles) -> None:
         """Note the facts about the model that remain known when it is unloaded."""
         self.kind, self.roles, self.root = files.config.kind, roles_of(files), files.root
@@ -105,13 +119,14 @@ class ModelSlot:
 
     def has_adapter(self, name: str) -> bool:
         """Return whether the model has, or will have, a LoRA adapter of this name."""
-        if self.model is not None:
-            return self.model.adapters.find(name) is not None
-        return any(name == each for each, _ in self.settings.lora)
+        return any(adapter.name == name for adapter in self.adapters)
 
 
 class ModelLoader(Protocol):
     """The processes of models."""
+
+    is_draining: bool
+    """Whether the server ends, and loads no more models."""
 
     def read(self, slot: ModelSlot) -> ModelFiles:
         """Read a model's files but its weights, in a thread. Raises ValueErrors and OSErrors of one line."""
@@ -170,6 +185,11 @@ class ModelList:
         """Return whether models are unloaded at all: the only model of a server is not."""
         return self._loader is not None and (len(self.slots) > 1 or self._scan is not None)
 
+    @property
+    def is_draining(self) -> bool:
+        """Return whether the server ends, and loads no more models."""
+        return self._loader is not None and self._loader.is_draining
+
     async def find(self, name: str | None, route: str | None = None) -> tuple[ServedModel, ServedAdapter | None]:
         """Return the model with this name, or the model and its LoRA adapter with this name; None means the first model
         that is made for the route. The model is loaded if it is not, and stays so until the HTTP request is over.
@@ -184,6 +204,8 @@ class ModelList:
         model, adapter = await self._in_use(slot), None
         if name is not None:
             model, adapter = slot.named(name) or model, model.adapters.find(name)
+            if adapter is None and name not in (*slot.names, *PLACEHOLDERS):  # it was unloaded meanwhile
+                raise self._not_found(name)
         if record := current_record.get():
             record.model = model.id
         return model, adapter
@@ -228,11 +250,11 @@ class ModelList:
             return slots[0]
         role = role_of(route)
         for slot in slots:
-            if slot.roles is None and self._loader is not None:
+            if slot.roles is None and self._loader is not None and not _seconds_to_retry(slot):
                 try:
                     slot.learn(await asyncio.to_thread(self._loader.read, slot))
-                except (ValueError, OSError) as error:
-                    slot.roles, slot.error = (), str(error)
+                except Exception as error:
+                    _note_failure(slot, error)
             if role is None or role in (slot.roles or ()):
                 return slot
         able = (slot for slot in slots if slot.model is not None and why_not(slot.model, route) is None)
@@ -241,7 +263,11 @@ class ModelList:
     async def _in_use(self, slot: ModelSlot) -> ServedModel:
         """Return the model once it is loaded, and count the HTTP request as its user."""
         record = current_record.get()
+        if id(record) in slot.users:
+            return slot.users[id(record)]
         if slot.model is None:
+            for each in self.slots:  # one that waits uses no other model: its place may be needed
+                self._leave(each, id(record))
             slot.num_waiting += 1
             try:
                 while slot.model is None:
@@ -258,12 +284,13 @@ class ModelList:
         if slot.idle_timer is not None:
             slot.idle_timer.cancel()
         if record is not None:
-            slot.num_users += 1
-            record.at_end.append(lambda: self._leave(slot))
+            slot.users[id(record)] = slot.model
+            record.at_end.append(lambda: self._leave(slot, id(record)))
         return slot.model
 
-    def _leave(self, slot: ModelSlot) -> None:
-        slot.num_users -= 1
+    def _leave(self, slot: ModelSlot, user: int) -> None:
+        if slot.users.pop(user, None) is None:
+            return
         slot.used_at = time.monotonic()
         if not slot.num_users:
             if slot.keep_seconds is not None:
@@ -273,8 +300,7 @@ class ModelList:
     def _check_load(self, slot: ModelSlot, key: str) -> None:
         """Raise the error of a request that may not begin a load, and count the load otherwise."""
         now = time.monotonic()
-        if slot.error and now < slot.failed_at + _RETRY_AFTER:
-            seconds = int(slot.failed_at + _RETRY_AFTER - now) + 1
+        if seconds := _seconds_to_retry(slot):
             raise Unavailable(
                 f"The model {slot.id!r} cannot be loaded: {slot.error}. It is tried again in {seconds} s.",
                 code="model_not_loaded",
@@ -322,6 +348,8 @@ class ModelList:
         await self._until(lambda: slot.change != "loading")
         if slot.change is None:
             await asyncio.shield(self._begin(slot, "unloading"))
+        else:
+            await self._until(lambda: slot.change != "unloading")
 
     def keep(self, slot: ModelSlot, seconds: float) -> None:
         """Unload a model when it was unused for this many seconds; negative: never."""
@@ -357,9 +385,8 @@ class ModelList:
                     await self._make_room(slot)
                 slot.model, slot.error = await self._loader.start(slot, files), ""
                 logger.info("the model %r was loaded in %.1f s", slot.id, time.monotonic() - begun)
-        except (ValueError, OSError, Unavailable) as error:
-            slot.error, slot.failed_at = str(error).rstrip("."), time.monotonic()
-            logger.error("the model %r cannot be loaded: %s", slot.id, slot.error)
+        except Exception as error:
+            _note_failure(slot, error)
         finally:
             slot.change = None
             self._notify()
@@ -379,6 +406,8 @@ class ModelList:
     async def _unload(self, slot: ModelSlot) -> None:
         assert self._loader is not None
         slot.change, slot.keep_seconds = "unloading", None
+        if slot.idle_timer is not None:
+            slot.idle_timer.cancel()
         try:
             if slot.model is not None:
                 slot.model.engine.end_background()
@@ -396,3 +425,16 @@ class ModelList:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _note_failure(slot: ModelSlot, error: Exception) -> None:
+    """Note why a model cannot be loaded. An error of an unknown kind is a bug: the log has its traceback."""
+    slot.error, slot.failed_at = str(error).rstrip(".") or type(error).__name__, time.monotonic()
+    is_known = isinstance(error, ValueError | OSError | Unavailable)
+    logger.error("the model %r cannot be loaded: %s", slot.id, slot.error, exc_info=None if is_known else error)
+
+
+def _seconds_to_retry(slot: ModelSlot) -> int:
+    """Return the seconds in which requests do not load a model again that could not be loaded; 0 if they may."""
+    left = slot.failed_at + _RETRY_AFTER - time.monotonic()
+    return int(left) + 1 if slot.error and left > 0 else 0

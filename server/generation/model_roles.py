@@ -8,12 +8,14 @@ from lightwell.server.generation.supported_routes import (
     CLASSIFICATIONS,
     EMBEDDINGS,
     ROUTES_OF_A_DECODER,
+    ROUTES_OF_A_HEAD,
     SCORINGS,
+    SPARSE,
     is_for_text,
     why_not,
 )
 
-Role = Literal["completion", "chat", "embedding", "rerank", "classification"]
+Role = Literal["completion", "chat", "embedding", "sparse_embedding", "rerank", "classification"]
 
 
 def roles_of(model: ModelFiles) -> tuple[Role, ...]:
@@ -23,6 +25,7 @@ def roles_of(model: ModelFiles) -> tuple[Role, ...]:
         "completion": writes,
         "chat": writes and model.chat_template is not None,
         "embedding": not writes and head is None and model.score_defaults is None,
+        "sparse_embedding": why_not(model, SPARSE) is None,
         "rerank": model.score_defaults is not None and why_not(model, SCORINGS[0]) is None,
         "classification": head is not None and head.num_labels > 1 and why_not(model, CLASSIFICATIONS[0]) is None,
     }
@@ -33,8 +36,9 @@ def role_of(route: str) -> Role | None:
     """Return the purpose that a route has, or None for a route of any model."""
     routes: dict[Role, tuple[str, ...]] = {
         "chat": tuple(CHATS),
-        "completion": ROUTES_OF_A_DECODER,
+        "completion": (*ROUTES_OF_A_DECODER, *ROUTES_OF_A_HEAD),
         "embedding": EMBEDDINGS,
+        "sparse_embedding": (SPARSE,),
         "rerank": SCORINGS,
         "classification": CLASSIFICATIONS,
     }

@@ -198,10 +198,11 @@ class ModelHosts:
 
     async def stop(self, slot: ModelSlot) -> None:
         """End the workers of a model."""
-        host = self._hosts.pop(slot, None)
+        host = self._hosts.get(slot)
         if host is not None:
             await host.stop()
             await asyncio.to_thread(host.end, _REAP_TIMEOUT)
+            del self._hosts[slot]  # not before: the end of the server ends all that are left
 
 
 def check_memory(files: ModelFiles) -> None:

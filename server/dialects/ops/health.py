@@ -27,8 +27,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         draining. Models that are not loaded, or cannot be, are reported only.
         """
         loaded = context.models.loaded
-        is_ready = all(model.engine.ready() for model in loaded)
         reason = next((model.engine.reason() for model in loaded if not model.engine.ready()), "ready")
+        if reason == "ready" and context.models.is_draining:
+            reason = "draining"
+        is_ready = reason == "ready"
         states = {slot.id: slot.state for slot in context.models}
         answer = json_response({"ready": is_ready, "reason": reason, "models": states}, 200 if is_ready else 503)
         if not is_ready:
