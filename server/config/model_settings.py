@@ -8,8 +8,9 @@ from typing import Any
 
 from lightwell.server.config.setting_types import SettingType
 
-_NAMED = re.compile(r"([\w.:-]+(?:/[\w.:-]+)?)=(.+)", re.DOTALL)
-_BETWEEN = re.compile(r",(?=[\w.:-]+(?:/[\w.:-]+)?=)")
+_NAME = r"\w[\w.:-]*(?:/[\w.:-]+)?"
+_NAMED = re.compile(rf"({_NAME})=(.+)", re.DOTALL)
+_BETWEEN = re.compile(rf",(?={_NAME}=)")
 """A comma before another NAME=: paths may hold commas too."""
 
 

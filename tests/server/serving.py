@@ -34,7 +34,7 @@ from lightwell.server.dialects import build_routes
 from lightwell.server.dialects.ops.web_assets import WebAssets
 from lightwell.server.generation.context import AppContext
 from lightwell.server.generation.model_list import ModelList
-from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.generation.served_model import ModelFiles, ServedModel
 from lightwell.server.http.error_handlers import install_error_handlers
 from lightwell.server.http.security_headers import BrowserHeaders
 from lightwell.server.observability.access_log import RequestLog, RequestRecord
@@ -242,36 +242,27 @@ def quick_routes(context: AppContext) -> list[BaseRoute]:
         return build_routes(context)
 
 
-def build_site(
+def tiny_files(
     folder: Path,
-    engine: FakeEngine,
+    settings: Settings,
+    name: str = "org/tiny",
     template: str | None = TEMPLATE,
     config: ModelConfig | None = None,
     defaults: EmbeddingDefaults | None = None,
-    api_key: Sequence[str] = (),
-    api_key_file: Path | None = None,
     sampling_defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008  # nothing changes it
-    on_end: Sequence[Callable[[RequestRecord], dict[str, str]]] = (),
     max_model_len: int = INFO.max_model_len,
-    **settings: Any,
-) -> Site:
-    """Build an application around `engine`. A tokenizer is written to the folder, unless it has one. Without `config`,
-    the tiny config is used.
+) -> ModelFiles:
+    """Return a model without weights. A tokenizer is written to the folder, unless it has one. Without `config`, the
+    tiny config is used.
     """
     if not (folder / "tokenizer.json").exists():
         write_tokenizer(folder)
-    engine.config = config = config or replace(tiny_config(), max_model_len=max_model_len)
+    config = config or replace(tiny_config(), max_model_len=max_model_len)
     tokenizer = Tokenizer.from_folder(folder)
-    metrics = Metrics()
-    own = metrics.of_model()
-    own.watch(lambda: of_engine(engine.stats(), engine.counts, engine.worker_numbers()))
-    keys = Keyring(tuple(map(hash_of, api_key)), api_key_file)
-    metrics.watch(lambda: of_keys(keys))
-    options = Settings(**settings)
-    model = ServedModel(
-        settings=options,
-        id="org/tiny",
-        root="/models/tiny",
+    return ModelFiles(
+        settings=settings,
+        id=name,
+        root=f"/models/{name.rpartition('/')[2]}",
         folder=folder,
         fingerprint={},
         config=config,
@@ -281,11 +272,53 @@ def build_site(
         score_defaults=score_defaults(folder, config),
         sampling_defaults=sampling_defaults,
         max_model_len=max_model_len,
-        engine=engine,
-        metrics=own,
     )
+
+
+def build_site(
+    folder: Path,
+    engine: FakeEngine,
+    api_key: Sequence[str] = (),
+    api_key_file: Path | None = None,
+    on_end: Sequence[Callable[[RequestRecord], dict[str, str]]] = (),
+    template: str | None = TEMPLATE,
+    config: ModelConfig | None = None,
+    defaults: EmbeddingDefaults | None = None,
+    sampling_defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008  # nothing changes it
+    max_model_len: int = INFO.max_model_len,
+    **settings: Any,
+) -> Site:
+    """Build an application around `engine`, with the model of `tiny_files`."""
+    options = Settings(**settings)
+    files = tiny_files(
+        folder,
+        options,
+        template=template,
+        config=config,
+        defaults=defaults,
+        sampling_defaults=sampling_defaults,
+        max_model_len=max_model_len,
+    )
+    engine.config = files.config
+    metrics = Metrics()
+    own = metrics.of_model()
+    own.watch(lambda: of_engine(engine.stats(), engine.counts, engine.worker_numbers()))
+    models = ModelList.of(ServedModel.of(files, engine, own))  # type: ignore[arg-type]  # it has the client's methods
+    return site_of(models, engine, options, metrics, Keyring(tuple(map(hash_of, api_key)), api_key_file), on_end)
+
+
+def site_of(
+    models: ModelList,
+    engine: FakeEngine,
+    options: Settings,
+    metrics: Metrics,
+    keys: Keyring,
+    on_end: Sequence[Callable[[RequestRecord], dict[str, str]]] = (),
+) -> Site:
+    """Build an application around a list of models; `engine` is that of the first."""
+    metrics.watch(lambda: of_keys(keys))
     batches = BatchRunner.of(options, 1)
-    context = AppContext(settings=options, keys=keys, metrics=metrics, models=ModelList.of(model), batches=batches)
+    context = AppContext(settings=options, keys=keys, metrics=metrics, models=models, batches=batches)
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
     app.router.routes += quick_routes(context)
