@@ -46,13 +46,13 @@ def test_a_file_has_settings_of_each_model_which_win_over_those_of_all(tmp_path:
     path = config_file(
         tmp_path,
         "port: 9000\nthreads: 4\nmodels:\n  chat:\n    model: org/chat\n    dtype: bfloat16\n    max_model_len: 64\n"
-        "    lora: [tuned=/adapters/tuned]\n  org/vectors: /models/v\n  ranks: {model: r, threads: 1, quantize: int8}\n",
+        "    lora: [tuned=/tuned]\n  org/vectors: /models/v\n  ranks: {model: r, threads: 1, quantize: int8}\n",
     )
     settings = read("--config", path, "--dtype", "float32")
     chat, vectors, ranks = settings.of_models()
     assert named(settings) == [("chat", "org/chat"), ("org/vectors", "/models/v"), ("ranks", "r")]
     assert (chat.dtype, chat.max_model_len, chat.threads, chat.port) == ("bfloat16", 64, 4, 9000)
-    assert chat.lora == (("tuned", "/adapters/tuned"),)
+    assert chat.lora == (("tuned", "/tuned"),)
     assert (vectors.dtype, vectors.max_model_len, vectors.threads, vectors.lora) == ("float32", None, 4, ())
     assert (ranks.dtype, ranks.quantize, ranks.threads) == ("float32", "int8", 1)
 
