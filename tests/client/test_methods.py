@@ -67,6 +67,20 @@ def test_tokens_models_version_and_capabilities(ask: Asker) -> None:
     assert ask.call("capabilities") == {"points": ["attn.hook_pattern"]}
 
 
+def test_calls_that_choose_a_model_name_it(ask: Asker, server: WireServer) -> None:
+    server.will(Reply(body={"kind": "encoder"}), Reply(), Reply())
+    assert ask.call("capabilities", model="org/a&b") == {"kind": "encoder"}
+    ask.call("load_lora", "tuned", "folder", model="chat")
+    ask.call("load_lora", "tuned", "folder")
+    assert server.paths[0] == "/v1/capabilities?model=org%2Fa%26b"
+    assert [seen.body.get("base_model_name") for seen in server.seen[1:]] == ["chat", None]
+
+
+def test_health_has_the_state_of_each_model(ask: Asker, server: WireServer) -> None:
+    server.will(Reply(body={"ready": True, "reason": "ready", "models": {"chat": "loaded", "embed": "failed"}}))
+    assert ask.call("health").models == {"chat": "loaded", "embed": "failed"}
+
+
 def test_health_tells_why_the_server_is_not_ready_instead_of_raising(ask: Asker, server: WireServer) -> None:
     assert ask.call("health") == Health(ready=True, reason="ready")
     server.will(error(503, "loading 3 of 10", {"Retry-After": "30"}))

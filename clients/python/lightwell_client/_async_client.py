@@ -256,7 +256,7 @@ class AsyncClient(AsyncConnection):
         Raises:
             NotFound: the server has no such view for clients; the message lists the available views.
         """
-        steps = _page_view.steps(self._config.root, view, input, options)
+        steps = _page_view.steps(self._config.root, self._config.model, view, input, options)
         step = next(steps)
         while not isinstance(step, PageView):
             try:
@@ -296,12 +296,13 @@ class AsyncClient(AsyncConnection):
         return await self._send(_calls.detokenize(self._config.model, token_ids, options))
 
     async def models(self, **options: Unpack[Options]) -> list[Model]:
-        """Return the served models: the model, then its LoRA adapters with the model as `parent`."""
+        """Return the served models, loaded or not: each model, then its LoRA adapters with the model as `parent`."""
         return await self._send(_calls.models(options))
 
-    async def load_lora(self, name: str, path: str, **options: Unpack[Options]) -> None:
+    async def load_lora(self, name: str, path: str, **options: Unpack[ModelOptions]) -> None:
         """Let the server load a LoRA adapter from a folder in its --lora-root (POST /v1/load_lora_adapter): then `name`
-        is accepted as `model`. A server with keys wants an admin key.
+        is accepted as `model`. It changes the first model, or the one of the argument `model`. A server with keys wants
+        an admin key.
         """
         await self._send(_calls.load_lora(name, path, options))
 
@@ -309,9 +310,9 @@ class AsyncClient(AsyncConnection):
         """Let the server forget a LoRA adapter (POST /v1/unload_lora_adapter)."""
         await self._send(_calls.unload_lora(name, options))
 
-    async def capabilities(self, **options: Unpack[Options]) -> dict[str, Any]:
-        """Return the capabilities of the served model."""
-        return await self._send(_calls.capabilities(options))
+    async def capabilities(self, **options: Unpack[ModelOptions]) -> dict[str, Any]:
+        """Return the capabilities of a model."""
+        return await self._send(_calls.capabilities(self._config.model, options))
 
     async def version(self, **options: Unpack[Options]) -> str:
         """Return the server's version."""

@@ -5,6 +5,7 @@ use it.
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,6 +21,7 @@ from lightwell_client._options import (
     EmbeddingOptions,
     GenerateOptions,
     Message,
+    ModelOptions,
     Options,
     Prompt,
     TokenizeOptions,
@@ -105,8 +107,10 @@ def models(options: Mapping[str, Any]) -> Call[list[Model]]:
 
 
 def load_lora(name: str, path: str, options: Mapping[str, Any]) -> Call[None]:
-    check_names(options, Options)
+    check_names(options, ModelOptions)
     body = {"lora_name": name, "lora_path": path}
+    if options.get("model") is not None:  # earlier servers have one model, and refuse the field
+        body["base_model_name"] = options["model"]
     return Call("POST", "/v1/load_lora_adapter", lambda answer: None, body, options=options)
 
 
@@ -115,9 +119,14 @@ def unload_lora(name: str, options: Mapping[str, Any]) -> Call[None]:
     return Call("POST", "/v1/unload_lora_adapter", lambda answer: None, {"lora_name": name}, options=options)
 
 
-def capabilities(options: Mapping[str, Any]) -> Call[dict[str, Any]]:
-    check_names(options, Options)
-    return Call("GET", "/v1/capabilities", _object, options=options)
+def capabilities(model: str | None, options: Mapping[str, Any]) -> Call[dict[str, Any]]:
+    check_names(options, ModelOptions)
+    return Call("GET", capabilities_path(options.get("model", model)), _object, options=options)
+
+
+def capabilities_path(model: str | None) -> str:
+    """Return the path of the capabilities of a model, by default the server's first."""
+    return "/v1/capabilities" if model is None else f"/v1/capabilities?{urlencode({'model': model})}"
 
 
 def version(options: Mapping[str, Any]) -> Call[str]:
@@ -258,4 +267,9 @@ def _read_health(answer: Answer) -> Health:
         body = {}
     error = body.get("error")
     reason = error.get("message") if isinstance(error, dict) else body.get("reason") or body.get("status")
-    return Health(ready=answer.status < 300, reason=str(reason or f"status {answer.status}"))
+    models = body.get("models")
+    return Health(
+        ready=answer.status < 300,
+        reason=str(reason or f"status {answer.status}"),
+        models=models if isinstance(models, dict) else {},
+    )

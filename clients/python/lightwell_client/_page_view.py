@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from lightwell_client._calls import check_names
+from lightwell_client._calls import capabilities_path, check_names
 from lightwell_client._exceptions import ApiError
-from lightwell_client._options import Options
+from lightwell_client._options import ModelOptions
 from lightwell_client._signatures import Argument
 from lightwell_client._wire import JSON, SAFETENSORS, Call
 
@@ -30,7 +30,7 @@ _MOST_POSITIONS = 32
 _SANDBOX = "allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
 
 
-class ShowOptions(Options, total=False):
+class ShowOptions(ModelOptions, total=False):
     """The options of `show`."""
 
     layer: Annotated[int | Sequence[int], Argument("The layer, or several: the first is shown, all can be chosen.", 0)]
@@ -72,7 +72,7 @@ class PageView:
 
 
 def steps(
-    root: str, view: str, text: str, options: Mapping[str, Any]
+    root: str, model: str | None, view: str, text: str, options: Mapping[str, Any]
 ) -> Generator[Call[bytes] | PageView, bytes, None]:
     """Yield the calls that fill the file, each to be sent its answer or thrown its ApiError, and then the file.
 
@@ -85,9 +85,13 @@ def steps(
     if not isinstance(text, str):
         raise TypeError(f"input is {text!r}; a text is accepted")
     sent = {name: options[name] for name in ("timeout", "extra_headers") if name in options}
+    model = options.get("model", model)
 
     def ask(route: str, body: Any = None, accept: str = JSON) -> Call[bytes]:
-        return Call("POST" if body else "GET", f"/{route}", lambda answer: answer.content, body, accept, sent)
+        path = capabilities_path(model) if route == "v1/capabilities" else f"/{route}"
+        if body and model is not None:  # the file's own requests name no model
+            body = {**body, "model": model}
+        return Call("POST" if body else "GET", path, lambda answer: answer.content, body, accept, sent)
 
     answers: list[dict[str, Any]] = []
 

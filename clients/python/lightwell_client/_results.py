@@ -4,7 +4,7 @@ error.
 It knows the wire's fields; it does no input or output. Answers that are arrays are in _attention and _embeddings.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field
@@ -274,6 +274,8 @@ class Model(Result):
     max_model_len: int | None = None
     compute_dtype: str | None = None
     """The dtype in which the model computes, or None while it loads."""
+    capabilities: Sequence[str] | None = None
+    """The purposes of the model, such as "chat" and "embedding", or None if it was never loaded."""
 
 
 class Health(Result):
@@ -282,3 +284,5 @@ class Health(Result):
     ready: bool
     reason: str = ""
     """The server's word for its state: "ready", or why it accepts no requests."""
+    models: Mapping[str, Any] = {}
+    """The state of each model by its name, such as "loaded" and "unloaded"; empty on other servers."""
