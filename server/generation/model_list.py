@@ -299,6 +299,8 @@ class ModelList:
 
     def _check_load(self, slot: ModelSlot, key: str) -> None:
         """Raise the error of a request that may not begin a load, and count the load otherwise."""
+        if self.is_draining:
+            raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
         now = time.monotonic()
         if seconds := _seconds_to_retry(slot):
             raise Unavailable(
@@ -414,6 +416,7 @@ class ModelList:
             slot.model = None  # new requests wait for the next load
             await self._until(lambda: not slot.num_users)
             await self._loader.stop(slot)
+            logger.info("the model %r was unloaded", slot.id)
         finally:
             slot.change = None
             self._notify()

@@ -286,7 +286,8 @@ async def test_a_server_that_ends_is_not_ready_and_loads_nothing(tmp_path: Path)
         at.loader.is_draining = True
         ready = await at.site.http.get("/health/ready")
         assert (ready.status_code, ready.json()["reason"]) == (503, "draining")
-        assert (await at.complete("text")).status_code == 503
+        answer = await at.complete("text")
+        assert (answer.status_code, error_of(answer)["code"]) == (503, "draining")
 
 
 async def test_a_model_that_comes_while_the_server_runs_is_found(tmp_path: Path) -> None:
