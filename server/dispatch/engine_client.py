@@ -8,7 +8,7 @@ runs in one event loop. Independent of routes.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -112,6 +112,18 @@ class EngineClient:
         if self.draining:
             return "draining"
         return next((worker.reason() for worker in self.workers if not worker.is_ready), "ready")
+
+    def continue_counters(self, earlier: "EngineClient") -> None:
+        """Begin with the counters of the client that the model had before it was unloaded: they never decrease."""
+        for field in fields(ClientCounters):
+            value = getattr(earlier.counts, field.name)
+            if isinstance(value, int):
+                setattr(self.counts, field.name, value)
+            else:  # in place: other parts of this client count in it too
+                getattr(self.counts, field.name).update(value)
+        self._pool.continue_counters(earlier.stats())
+        for worker, before in zip(self.workers, earlier.workers, strict=False):
+            worker.requests_total = before.requests_total
 
     def worker_numbers(self) -> list[WorkerNumbers]:
         """Return the numbers of each worker slot, for the metrics."""

@@ -127,6 +127,10 @@ class WorkerPool:
         living = [worker.stats for worker in self.workers if worker.info is not None]
         return EngineStats.of_workers([self._dead_stats, *living])
 
+    def continue_counters(self, earlier: EngineStats) -> None:
+        """Begin with the counters of an earlier pool of the same model."""
+        self._dead_stats = earlier.counters()
+
     def send(self, worker: WorkerState, message: messages.ToWorker) -> None:
         """Send a message to a worker; one that is not connected gets none."""
         if worker.protocol is not None:

@@ -116,6 +116,8 @@ class ModelHosts:
         self._on_give_up = on_give_up
         self._engine_factory = engine_factory
         self._hosts: dict[ModelSlot, ModelHost] = {}
+        self._ended: dict[ModelSlot, EngineClient] = {}
+        """The last client, with its counters, of each model that is not loaded."""
         self.is_draining = False
 
     def __iter__(self) -> Iterator[ModelHost]:
@@ -139,6 +141,8 @@ class ModelHosts:
             is_one_of_several=self._num_sharing > 1,
         )
         host.client.on_step = slot.metrics.observe_step
+        if (earlier := self._ended.pop(slot, None)) is not None:
+            host.client.continue_counters(earlier)
         self._hosts[slot] = host
         return host
 
@@ -162,10 +166,11 @@ class ModelHosts:
         )
 
     def metrics(self, slot: ModelSlot) -> Iterator[Metric]:
-        """Yield the metrics of a model's engine; none while it is not loaded."""
-        host = self._hosts.get(slot)
-        if host is not None:
+        """Yield the metrics of a model's engine; only its counters while it is not loaded."""
+        if (host := self._hosts.get(slot)) is not None:
             yield from host.client.metrics()
+        elif (ended := self._ended.get(slot)) is not None:
+            yield from (each for each in ended.metrics() if each.type == "counter")
 
     def read(self, slot: ModelSlot) -> ModelFiles:
         """Read a model's files but its weights. Raises ValueErrors and OSErrors of one line."""
@@ -202,6 +207,7 @@ class ModelHosts:
         if host is not None:
             await host.stop()
             await asyncio.to_thread(host.end, _REAP_TIMEOUT)
+            self._ended[slot] = host.client
             del self._hosts[slot]  # not before: the end of the server ends all that are left
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator, Mapping
@@ -77,7 +78,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def single() -> tuple[dict[str, list[Any]], dict[str, tuple[int, int]]]:
-    """Answers of a server of each model alone, and the memory of its API process and of all its processes."""
+    """Answers of a single-model server of each model, and the memory of its API process and of all its processes."""
     answers, memory = {}, {}
     for name, (source, settings) in models().items():
         flags = [text for key, value in settings.items() for text in (f"--{key}", value)]
@@ -136,6 +137,14 @@ def test_a_lost_worker_changes_no_bit_of_another_models_stream(server: Server, s
     assert bits_of(server.url, "fast", path, body) == answers["fast"][0]
     assert others < workers(server)
 
+    def count(name: str) -> float:
+        found = re.findall(rf'^lightwell_{name}\{{(?=.*model_name="fast").*\}} (.*)$', metrics, re.MULTILINE)
+        return sum(map(float, found))
+
+    metrics = httpx.get(f"{server.url}/metrics").text
+    assert count("requests_submitted_total") >= 10, "counters go on when a model is loaded again"
+    assert count("requests_submitted_total") == count("request_success_total") + count("request_failed_total")
+
 
 def test_a_stream_goes_on_while_its_model_is_unloaded(server: Server) -> None:
     expected = streamed(server.url)
@@ -151,7 +160,7 @@ def test_a_stream_goes_on_while_its_model_is_unloaded(server: Server) -> None:
 
 
 def test_models_of_a_folder_are_loaded_repaired_and_removed(tmp_path: Path) -> None:
-    """A damaged model fails with its reason, and leaves the other alone; a repaired one is loaded by an operator."""
+    """A damaged model fails with its reason, and does not affect others; a repaired one is loaded by an operator."""
     for name in ("good", "bad"):
         shutil.copytree(folder_of("bert"), tmp_path / name)
     weights = tmp_path / "bad" / "model.safetensors"
