@@ -1,10 +1,13 @@
 """Settings of several models: repeated flags, the variable, and `models:` in the file of --config."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from lightwell.server.config.settings import Settings, SettingsError
+from tests.readme import ROOT
 from tests.server.config.test_settings import config_file, read
 
 
@@ -119,3 +122,23 @@ def test_one_name_is_given_to_a_model_by_either_flag() -> None:
     assert named(read("x", "--served-model-name", "n")) == [("n", "x")]
     assert named(read("n=x", "--served-model-name", "n")) == [("n", "x")]
     assert named(read("--served-model-name", "n")) == [("n", None)]
+
+
+DOCUMENT = (ROOT / "docs" / "several-models.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_of_the_document_are_accepted() -> None:
+    first, second = (
+        read(*shlex.split(line)[2:]) for line in re.findall(r"^lightwell serve .*", DOCUMENT, re.MULTILINE)
+    )
+    assert named(first) == [("chat", "smollm2"), ("embed", "org/embedder"), ("rerank", "/models/cross-encoder")]
+    assert (named(second), second.models_dir, second.max_loaded_models) == ([], "/models", 2)
+
+
+def test_the_file_of_the_document_is_accepted(tmp_path: Path) -> None:
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    settings = read("--config", config_file(tmp_path, text))
+    assert [(each.served_model_name, each.threads, each.dtype) for each in settings.of_models()] == [
+        ("chat", 4, "auto"), ("embed", 4, "auto"), ("rerank", 1, "float32"),
+    ]  # fmt: skip
+    assert settings.port == 9000

@@ -1,6 +1,8 @@
 """Several models in one server: the choice of a model, loading and unloading, and their limits."""
 
 import asyncio
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from lightwell.server.generation.supported_routes import (
     SPARSE,
 )
 from lightwell.server.http.errors import QueueFull
+from tests.readme import ROOT
 from tests.server.dialects.routes import ROUTES
 from tests.server.dialects.test_admin import bearer, write_keys
 from tests.server.fake_client import FakeEngine
@@ -70,7 +73,7 @@ async def test_a_request_that_waits_for_a_model_ends_at_its_deadline_and_the_loa
     async with several(tmp_path, "text") as at:
         gate = at.loader.gates["text"] = asyncio.Event()
         late = await at.complete("text", timeout=0.05)
-        assert late.status_code == 504, late.text
+        assert (late.status_code, error_of(late)["code"]) == (504, "deadline_exceeded")
         gate.set()
         assert (await at.complete("text")).status_code == 200
         assert at.loader.num_loads == {"text": 1}
@@ -317,3 +320,18 @@ async def test_full_models_refuse_a_request_before_its_body_is_read_only_if_all_
         assert (await at.complete("text-2")).status_code == 200
         engines[1].full = engines[0].full
         assert (await at.complete("text-2")).status_code == 429
+
+
+async def test_the_answers_of_the_document_are_those_of_the_server(tmp_path: Path) -> None:
+    document = (ROOT / "docs" / "several-models.md").read_text(encoding="utf-8")
+    listed, health = (
+        json.loads(re.sub(r",\s*\.\.\.", "", block)) for block in re.findall(r"```json\n(.*?)```", document, re.DOTALL)
+    )
+    file = write_keys(tmp_path, root="admin = true")
+    async with several(tmp_path, "chat", "embed", api_key_file=file) as at:
+        await at.site.post("/models/load", {"model": "chat"}, headers=bearer("root"))
+        assert (await at.site.http.get("/health/ready")).json() == health
+        models = (await at.site.http.get("/admin/models", headers=bearer("root"))).json()
+    assert models["data"][0] == {**listed["data"][0], "root": "/models/chat"}
+    for code in ("model_not_loaded", "too_many_loads", "deadline_exceeded", "draining"):
+        assert f"`{code}`" in document
