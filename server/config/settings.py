@@ -33,7 +33,7 @@ class Group:
 
     title: str
     of_server: bool = False
-    """Whether its settings are those of the whole server, not of one model."""
+    """Whether its settings are for the whole server, not for one model."""
 
     def setting(
         self, default: Any, setting_type: SettingType, help_text: str, *, shown_default: str | None = None
@@ -383,7 +383,9 @@ class Settings:
         if self.served_model_name is not None and not is_for_one:
             raise SettingsError("--served-model-name is for one --model without a name; NAME=MODEL names each")
         if self.lora and self.models_dir is not None and not self.model:
-            raise SettingsError("--lora is for the models of --model, not for those of --models-dir; give --model too")
+            raise SettingsError(
+                "--lora is for the models of --model, and --models-dir has other models; give --model too"
+            )
         if name := next((name for name in names if name is not None and names.count(name) > 1), None):
             raise SettingsError(f"--model: two models are named {name!r}; each name is accepted once")
 

@@ -171,7 +171,7 @@ class ModelList:
         return cls([slot])
 
     def __iter__(self) -> Iterator[ModelSlot]:
-        """Yield every model, with those that have come since the last look."""
+        """Yield every model, also new ones in the folder."""
         self._look()
         return iter(self.slots)
 

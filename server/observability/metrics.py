@@ -273,7 +273,7 @@ class ModelMetrics:
 
 
 class Metrics:
-    """The server's metrics, and those of its models.
+    """The metrics of the server and of its models.
 
     `aliases` are pairs of another name and the metric that it names (`server.config.metric_aliases`).
     """
@@ -309,7 +309,7 @@ class Metrics:
         )
 
     def name_models(self, names: Sequence[str]) -> None:
-        """Give every sample the label `model_name`, as vLLM's have it: with several models, those of each model."""
+        """Give every sample the label `model_name`, as in vLLM; with several models, only the samples of a model."""
         if len(names) == 1:
             self._labels["model_name"] = names[0]
 

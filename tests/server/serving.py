@@ -315,7 +315,7 @@ def site_of(
     keys: Keyring,
     on_end: Sequence[Callable[[RequestRecord], dict[str, str]]] = (),
 ) -> Site:
-    """Build an application around a list of models; `engine` is that of the first."""
+    """Build an application around a list of models; `engine` runs the first."""
     metrics.watch(lambda: of_keys(keys))
     batches = BatchRunner.of(options, 1)
     context = AppContext(settings=options, keys=keys, metrics=metrics, models=models, batches=batches)

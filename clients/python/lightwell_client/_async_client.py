@@ -301,8 +301,7 @@ class AsyncClient(AsyncConnection):
 
     async def load_lora(self, name: str, path: str, **options: Unpack[ModelOptions]) -> None:
         """Let the server load a LoRA adapter from a folder in its --lora-root (POST /v1/load_lora_adapter): then `name`
-        is accepted as `model`. It changes the first model, or the one of the argument `model`. A server with keys wants
-        an admin key.
+        is accepted as `model`. It changes the first model, or `model`. A server with keys wants an admin key.
         """
         await self._send(_calls.load_lora(name, path, options))
 

@@ -38,9 +38,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/api/tags", tags=["Ollama"], summary="The models that are served, as Ollama lists them")
     async def tags() -> dict[str, Any]:
-        """Return the models and their LoRA adapters. `digest` is that of the name and of where the files are, not of
-        what is in them; `size` is what the weights take in memory where none stay quantised as they are stored, and 0
-        for a model that was never loaded.
+        """Return the models and their LoRA adapters. `digest` is computed from the name and the place of the files, not
+        from their content. `size` is the memory of the weights where none stay quantised as they are stored, and 0 for
+        a model that is not loaded.
         """
         found = []
         for slot in context.models:

@@ -102,7 +102,7 @@ def test_wrong_models_of_a_file_are_named(text: str, message: str, tmp_path: Pat
         (["--model", "x", "--model", "y", "--served-model-name", "n"], "--served-model-name is for one --model"),
         (["--model", "a=x", "--served-model-name", "n"], "--served-model-name is for one --model without a name"),
         (["--models-dir", "d", "--served-model-name", "n"], "--served-model-name is for one --model"),
-        (["--models-dir", "d", "--lora", "a=f"], "--lora is for the models of --model, not for those of --models-dir"),
+        (["--models-dir", "d", "--lora", "a=f"], "--lora is for the models of --model, and --models-dir has other"),
         (["--max-loaded-models", "0"], "--max-loaded-models: '0' is not usable; an integer from 1 to 1024"),
         (["--model", ""], "--model: .* is not usable; text that is not empty is accepted"),
     ],

@@ -57,7 +57,7 @@ def events(server: RunningServer) -> Iterator[dict[str, Any]]:
 
 
 def only_model(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a server with that of its only model."""
+    """Return the state of a server and of its only model in one."""
     (model,) = state["models"].values()
     return {**state, **model}
 
