@@ -58,8 +58,8 @@ class ModelSlot:
         """The reason why the last load failed, or why the model was given up; empty if it did not."""
         self.failed_at = 0.0
         self.used_at = time.monotonic()
-        self.users: dict[int, ServedModel] = {}
-        """The model as each HTTP request uses it, by the identity of the request's record."""
+        self.users: set[int] = set()
+        """HTTP requests that use the model, by the identity of their records."""
         self.num_waiting = 0
         """HTTP requests that wait until it is loaded."""
         self.change: Change | None = None
@@ -263,8 +263,6 @@ class ModelList:
     async def _in_use(self, slot: ModelSlot) -> ServedModel:
         """Return the model once it is loaded, and count the HTTP request as its user."""
         record = current_record.get()
-        if id(record) in slot.users:
-            return slot.users[id(record)]
         if slot.model is None:
             for each in self.slots:  # one that waits uses no other model: its place may be needed
                 self._leave(each, id(record))
@@ -284,13 +282,14 @@ class ModelList:
         if slot.idle_timer is not None:
             slot.idle_timer.cancel()
         if record is not None:
-            slot.users[id(record)] = slot.model
+            slot.users.add(id(record))
             record.at_end.append(lambda: self._leave(slot, id(record)))
         return slot.model
 
     def _leave(self, slot: ModelSlot, user: int) -> None:
-        if slot.users.pop(user, None) is None:
+        if user not in slot.users:
             return
+        slot.users.remove(user)
         slot.used_at = time.monotonic()
         if not slot.num_users:
             if slot.keep_seconds is not None:

@@ -57,6 +57,7 @@ class FakeLoader:
     engines: dict[str, FakeEngine] = field(default_factory=dict)
     """The engines of loaded models."""
     num_loads: Counter[str] = field(default_factory=Counter)
+    most_loaded: int = 9
     is_draining: bool = False
 
     def read(self, slot: ModelSlot) -> ModelFiles:
@@ -76,6 +77,7 @@ class FakeLoader:
         if slot.id in self.failures:
             raise self.failures[slot.id]
         assert slot.id not in self.engines, "a model is loaded twice"
+        assert len(self.engines) < self.most_loaded, "too many models are loaded"
         engine = self.engines[slot.id] = FakeEngine(
             config=files.config, adapters=LoraRegistry(slot.settings, (), lambda worker, message: None)
         )
@@ -145,7 +147,7 @@ async def several(
     """
     write_tokenizer(folder)
     metrics, of_server = Metrics(), Settings(**options)
-    loader = FakeLoader(folder)
+    loader = FakeLoader(folder, most_loaded=most_loaded)
 
     def slot(names: Sequence[str]) -> ModelSlot:
         own = metrics.of_model(names[0])

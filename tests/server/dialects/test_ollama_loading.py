@@ -1,5 +1,6 @@
 """Ollama's clients and several models: their lists, loading by an empty prompt, and `keep_alive`."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,13 @@ async def test_a_later_keep_alive_replaces_the_earlier_and_unloading_ends_it(tmp
         assert await expiry(-1) == "9999-12-31T23:59:59Z"
         assert await expiry("-5m") == "9999-12-31T23:59:59Z"
         assert await expiry("5m") < await expiry("10m")
+        await expiry(0.05)
+        end = asyncio.get_running_loop().time() + 0.1
         await at.site.post("/models/unload", {"model": "chat"})
         await at.site.post("/models/load", {"model": "chat"})
         assert (await at.site.http.get("/api/ps")).json()["models"][0]["expires_at"].startswith("9999")
+        await until(lambda: asyncio.get_running_loop().time() > end)
+        assert at.loaded == {"chat"}
 
 
 @pytest.mark.parametrize("value", ["soon", "5 m", "m", "1e3", "", [1], {}, "9" * 50])

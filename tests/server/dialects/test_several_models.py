@@ -134,6 +134,15 @@ async def test_the_model_that_was_unused_for_the_longest_time_goes(tmp_path: Pat
         assert at.loaded == {"text-1", "text-3"}
 
 
+async def test_requests_for_many_models_at_the_same_moment_load_no_more_than_the_limit(tmp_path: Path) -> None:
+    names = [f"text-{number}" for number in range(6)]
+    async with several(tmp_path, *names, most_loaded=2) as at:
+        answers = await asyncio.gather(*(at.complete(name) for name in [*names, *names]))
+        assert {each.status_code for each in answers} == {200}
+        assert sum(at.loader.num_loads.values()) <= 10
+        assert len(at.loaded) == 2
+
+
 async def test_an_idle_model_goes_before_one_that_is_in_use(tmp_path: Path) -> None:
     async with several(tmp_path, "text-1", "text-2", "text-3", most_loaded=2) as at:
         await at.complete("text-1")
