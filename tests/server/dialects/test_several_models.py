@@ -137,8 +137,12 @@ async def test_the_model_that_was_unused_for_the_longest_time_goes(tmp_path: Pat
 async def test_requests_for_many_models_at_the_same_moment_load_no_more_than_the_limit(tmp_path: Path) -> None:
     names = [f"text-{number}" for number in range(6)]
     async with several(tmp_path, *names, most_loaded=2) as at:
-        answers = await asyncio.gather(*(at.complete(name) for name in [*names, *names]))
-        assert {each.status_code for each in answers} == {200}
+        gate = asyncio.Event()
+        at.loader.gates = dict.fromkeys(names, gate)
+        tasks = [asyncio.create_task(at.complete(name)) for name in [*names, *names]]
+        await until(lambda: at.loader.num_loads and all(at.models.slot(name).num_waiting == 2 for name in names))
+        gate.set()
+        assert {(await task).status_code for task in tasks} == {200}
         assert sum(at.loader.num_loads.values()) <= 10
         assert len(at.loaded) == 2
 
