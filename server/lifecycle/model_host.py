@@ -5,6 +5,7 @@ worker i of a model: started by `WorkerLauncher`: `EngineWorker.setup`, then `En
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -29,6 +30,8 @@ from lightwell.server.worker.model_fingerprint import Fingerprint, difference
 _REAP_TIMEOUT = 2.0
 _LOOK_INTERVAL = 0.02
 _MIB = 1 << 20
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
+"""Devices of NVIDIA's and AMD's drivers: where one is, a worker may put its model on a GPU."""
 
 
 class ServerGaveUp(RuntimeError):
@@ -156,12 +159,11 @@ class ModelHosts:
         """Return the workers' configuration: its share of the memory that was free at the start, and of a GPU's."""
         num_sharing = self._num_sharing * found.num_workers
         is_shared = num_sharing > 1 and self._free is not None
-        share = config.gpu_memory_utilization / self._num_sharing if found.cards else config.gpu_memory_utilization
         return replace(
             config,
             device="cuda" if found.cards else "cpu" if found.core_groups else config.device,
             memory_share=(self._free or 0) // num_sharing if is_shared else None,
-            gpu_memory_utilization=share,
+            gpu_memory_utilization=config.gpu_memory_utilization / self._num_sharing,
             num_workers=found.num_workers,
         )
 
@@ -214,7 +216,8 @@ class ModelHosts:
 def check_memory(files: ModelFiles) -> None:
     """Raise ValueError, with the numbers, for a model that the free memory of this machine cannot hold."""
     settings, free = files.settings, free_host_memory()
-    if settings.device == "cuda" or settings.devices == "all" or free is None:
+    may_use_gpu = settings.device == "cuda" or (settings.device == "auto" and any(map(os.path.exists, _GPU_DRIVERS)))
+    if free is None or may_use_gpu:
         return
     found = sizes(files.config, settings, files.folder / "config.json")
     needed = found.weights + found.processes

@@ -9,7 +9,8 @@ import pytest
 from lightwell.model.checkpoint.folder import PACKAGED
 from lightwell.server.config.model_settings import ModelOption
 from lightwell.server.config.settings import Settings, SettingsError
-from lightwell.server.lifecycle.model_files import ModelsFolder, most_loaded, named_models
+from lightwell.server.lifecycle.model_files import ModelsFolder, load_model_files, most_loaded, named_models
+from lightwell.server.lifecycle.model_host import check_memory
 
 
 @pytest.fixture
@@ -101,6 +102,14 @@ def test_names_with_the_same_files_and_settings_are_one_model() -> None:
 def test_a_name_of_two_models_or_adapters_is_refused(settings: Settings, repeated: str) -> None:
     with pytest.raises(SettingsError, match=f"two models, or LoRA adapters, are named '{repeated}'"):
         named_models(settings)
+
+
+def test_a_model_is_not_loaded_into_less_memory_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = load_model_files(Settings(model=(ModelOption(str(PACKAGED)),), device="cpu"))
+    check_memory(files)
+    monkeypatch.setattr("lightwell.server.lifecycle.model_host.free_host_memory", lambda: 64 << 20)
+    with pytest.raises(ValueError, match=r"it needs about \d+ MiB of memory \(\d+ of weights\), and 64 MiB are free"):
+        check_memory(files)
 
 
 def test_four_models_are_loaded_at_a_time_unless_more_are_named_or_another_number() -> None:
