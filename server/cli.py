@@ -189,8 +189,11 @@ def size(arguments: argparse.Namespace) -> str:
         file = resolve.resolve_config(settings.source or resolve.default_name(), settings.gguf_file, settings.revision)
         config = registry.read_config(file)
         found = memory_estimate.sizes(config, settings, file)
-        tables.append(memory_estimate.as_table(found, settings, config.stored_as))
-    return "\n\n".join(tables)
+        name = settings.served_model_name or settings.source or resolve.default_name()
+        tables.append((name, memory_estimate.as_table(found, settings, config.stored_as)))
+    if not tables:
+        raise UsageError("--models-dir names no model; MODEL, or --model NAME=MODEL, is accepted")
+    return tables[0][1] if len(tables) == 1 else "\n\n".join(f"{name}:\n{table}" for name, table in tables)
 
 
 def kernels(arguments: argparse.Namespace) -> str:

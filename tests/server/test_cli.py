@@ -139,6 +139,18 @@ def test_census_that_cannot_be_written_is_one_line_and_status_1() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_the_size_of_each_of_several_models_has_its_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["size", "--model", "a=fables", "--model", "b=fables"]) == 0
+    tables = capsys.readouterr().out.split("\n\n")
+    assert [table.splitlines()[0] for table in tables] == ["a:", "b:"]
+    assert tables[0].splitlines()[1:] == tables[1].splitlines()[1:]
+    monkeypatch.delenv("LIGHTWELL_MODEL", raising=False)
+    assert main(["size", "--models-dir", "."]) == 2
+    assert "--models-dir names no model" in capsys.readouterr().err
+
+
 def test_a_made_key_goes_to_stderr_and_its_entry_to_stdout(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["key", "alice", "--admin"]) == 0
     entry, told = capsys.readouterr()

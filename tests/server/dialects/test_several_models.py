@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from lightwell.server.generation.supported_routes import (
@@ -22,7 +23,7 @@ from tests.readme import ROOT
 from tests.server.dialects.routes import ROUTES
 from tests.server.dialects.test_admin import bearer, write_keys
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import error_of
+from tests.server.serving import error_of, listening
 from tests.server.several_models import several, until
 
 ALL = ("labels", "rerank", "embed", "sparse", "text", "chat")
@@ -80,13 +81,17 @@ async def test_a_request_that_waits_for_a_model_ends_at_its_deadline_and_the_loa
 
 
 async def test_a_client_that_leaves_while_it_waits_does_not_keep_the_model_loaded(tmp_path: Path) -> None:
-    async with several(tmp_path, "text", "embed", most_loaded=1) as at:
-        gate = at.loader.gates["text"] = asyncio.Event()
-        task = asyncio.create_task(at.complete("text"))
-        await until(lambda: at.loader.num_loads)
-        task.cancel()
-        await asyncio.wait([task])
+    async with several(tmp_path, "text", "embed", most_loaded=1) as at, listening(at.site) as url:
+        gate, slot = asyncio.Event(), at.models.slot("text")
+        at.loader.gates["text"] = gate
+        async with httpx.AsyncClient() as client:
+            body = {"model": "text", "prompt": "ab", "max_tokens": 2}
+            task = asyncio.create_task(client.post(f"{url}/v1/completions", json=body))
+            await until(lambda: slot.num_waiting and at.loader.num_loads)
+            task.cancel()
+            await asyncio.wait([task])
         gate.set()
+        await until(lambda: slot.state == "loaded" and not slot.num_waiting and not slot.num_users)
         assert (await at.site.post("/v1/embeddings", {"model": "embed", "input": "a"})).status_code == 200
         assert at.loaded == {"embed"}
 
