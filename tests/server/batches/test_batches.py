@@ -196,6 +196,8 @@ async def test_rows_wait_for_a_worker_that_was_lost_and_for_the_quota_of_their_k
 class Loader:
     """Loads models at once."""
 
+    is_draining = False
+
     def __init__(self, model: ServedModel) -> None:
         self.model = model
 
