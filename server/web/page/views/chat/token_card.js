@@ -43,7 +43,7 @@ export function TokenCard({ branch, place, options, onForce, onClose }) {
 
 const CAPTION =
   "Click one to go on with it. p: the model's own probability, at temperature 1; " +
-  "drawn: the probability after the temperature and the filters above.";
+  "drawn: the probability after the temperature and the filters of the settings.";
 
 function Alternatives({ token, found, temperature, onForce }) {
   const [trained, drawn] = found;
