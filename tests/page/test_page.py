@@ -128,7 +128,8 @@ def test_arrow_keys_change_nothing_where_no_head_is_chosen(open_view: Open) -> N
 def test_what_was_typed_is_taken_when_the_field_is_left(open_view: Open) -> None:
     page = open_view("attention")
     page.get_by_label("Text", exact=True).fill("The old king")
-    page.get_by_role("navigation", name="Views").get_by_role("button", name="Write").click()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
+    page.get_by_role("button", name="Text", exact=True).click()
     expect(page.locator("#prompt")).to_have_value("The old king")
 
 

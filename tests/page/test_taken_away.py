@@ -77,13 +77,13 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_p
     """Save the views that need most: several answers at once, and generated text, which no answer repeats. That the
     code of every view fits is tested in tests/server/dialects/test_one_file.py.
     """
-    page = open_view("write", write_max_tokens=4)
+    page = open_view("chat", chat_mode="text", write_max_tokens=4)
     page.locator("#write").click()
     expect(page.locator(".story")).to_contain_text("Stopped after 4 tokens")
     story = page.locator(".prose").inner_text()
     files = {}
     views = page.get_by_role("navigation", name="Views").get_by_role("button")
-    for view in ("write", "next", "flow"):
+    for view in ("chat", "next", "flow"):
         views.nth(VIEWS.index(view)).click()
         page.locator(f"#view-{view} h1").wait_for()
         settle(page)
@@ -92,7 +92,7 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_p
         with opened(file) as alone:
             assert alone.locator("main").get_attribute("id") == name
             expect(alone.locator(".problem")).to_have_count(0)
-            if name == "view-write":
+            if name == "view-chat":
                 assert alone.locator(".prose").inner_text() == story
 
 
