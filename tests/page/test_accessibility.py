@@ -41,8 +41,8 @@ def are_headings_in_order(page: Page) -> bool:
 
 
 def serious(page: Page, *, impacts: Container[str] = ("serious", "critical"), **options: Any) -> list[str]:
-    """Return the problems of these impacts that axe finds on the page; options: axe's own. An answer is pale while its successor loads,
-    and then not checked.
+    """Return the problems of these impacts that axe finds on the page; options: axe's own. An answer is pale while its
+    successor loads, and then not checked.
     """
     context = {"exclude": [[".answer.stale"]]}
     options = {"resultTypes": ["violations"], **options}  # a description of all that is right takes most of the time

@@ -244,7 +244,7 @@ def test_a_full_storage_is_told_and_nothing_is_lost(browser: Browser, server: Se
             page.get_by_role("button", name="Export", exact=True).click()
         assert "Paris." in download.value.path().read_text(encoding="utf-8")
         page.evaluate(
-            "Object.keys(localStorage).filter((name) => /^\\d/.test(name)).forEach((name) => localStorage.removeItem(name))"
+            "for (const name of Object.keys(localStorage)) if (/^\\d/.test(name)) localStorage.removeItem(name)"
         )
         send(page, "Spain?")
         expect(page.get_by_role("alert")).to_have_count(0)
@@ -283,7 +283,8 @@ def test_text_files_are_attached_by_drop_and_others_are_refused(page: Page, serv
     drop = """(file, [name, parts]) => {
       const data = new DataTransfer();
       data.items.add(new File(parts.map((part) => (typeof part === "string" ? part : new Uint8Array(part))), name));
-      document.querySelector(".chat-main").dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
+      const event = new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data });
+      document.querySelector(".chat-main").dispatchEvent(event);
     }"""
     page.locator("#message").evaluate(drop, ["notes.md", ["The fox is red. ```code```"]])
     expect(page.get_by_role("list", name="Files").locator("li")).to_contain_text("notes.md")
@@ -342,7 +343,8 @@ def test_screen_readers_are_told_the_answer_once(page: Page, server: Server) -> 
     page.evaluate("""() => {
       window.told = [];
       const place = document.querySelector(".chat > [role=status]");
-      new MutationObserver(() => window.told.push(place.textContent)).observe(place, { childList: true, characterData: true, subtree: true });
+      const observer = new MutationObserver(() => window.told.push(place.textContent));
+      observer.observe(place, { childList: true, characterData: true, subtree: true });
     }""")
     Scripted(page, stream_of("The capital of France is Paris, of course."))
     send(page, "France?")

@@ -35,9 +35,9 @@ ELEMENTS = (
     "<iframe src=https://evil.invalid></iframe>", "<iframe srcdoc='<script>parent.hit=1</script>'></iframe>",
     "<object data=https://evil.invalid/x>", "<embed src=https://evil.invalid/x>", "<video src=x onerror={0}>",
     "<audio src=https://evil.invalid/a>", "<link rel=stylesheet href=https://evil.invalid/x.css>",
-    "<style>@import 'https://evil.invalid/x.css'</style>", "<meta http-equiv=refresh content='0;url=https://evil.invalid'>",
+    "<style>@import 'https://evil.invalid/x.css'</style>", "<meta http-equiv=refresh content='0;url=//evil.invalid'>",
     "<base href=https://evil.invalid/>", "<form action=https://evil.invalid><input autofocus onfocus={0}></form>",
-    "<a href='javascript:{0}'>x</a>", "<math><maction actiontype=statusline xlink:href='javascript:{0}'>x</maction></math>",
+    "<a href='javascript:{0}'>x</a>", "<math><maction xlink:href='javascript:{0}'>x</maction></math>",
     "<details open ontoggle={0}>", "<marquee onstart={0}>", "<div style='background:url(https://evil.invalid/x)'>x</div>",
     "<template><script>{0}</script></template>", "<isindex onfocus={0}>", "<input onfocus={0} autofocus>",
     "<table background=https://evil.invalid/x>", "<noscript><p title='</noscript><img src=x onerror={0}>'>",
@@ -71,15 +71,16 @@ def cases() -> Iterator[str]:
 CASES = [*cases()]
 FOUND = """() => {
   const inside = document.querySelectorAll(".chat-column *, .chat-side *");
-  const allowed = new Set(`article p div span a strong em del code pre h3 ul ol li blockquote table thead tbody tr th td hr br figure
-    figcaption button svg path details summary i math mrow mi mo mn mtext msup msub msubsup mfrac msqrt mroot mover munder munderover
-    mspace mtable mtr mtd b small label input form aside`.split(/\\s+/));
+  const allowed = new Set(`article p div span a strong em del code pre h3 ul ol li blockquote table thead tbody tr th td
+    hr br figure figcaption button svg path details summary i math mrow mi mo mn mtext msup msub msubsup mfrac msqrt
+    mroot    mover munder
+    munderover mspace mtable mtr mtd b small label input form aside`.split(/\\s+/));
   const wrong = [];
   for (const element of inside) {
     const name = element.localName;
     if (!allowed.has(name)) wrong.push(name);
     for (const { name: attribute, value } of element.attributes) {
-      if (/^on/.test(attribute) || attribute === "src" || attribute === "xlink:href" || attribute === "srcdoc") wrong.push(attribute);
+      if (/^on|^src|^xlink:/.test(attribute)) wrong.push(attribute);
       if (attribute === "href" && !/^https?:\\/\\/\\w/.test(value)) wrong.push(`href ${value}`);
       if (attribute === "href" && !/noopener/.test(element.rel)) wrong.push("rel");
       if (attribute === "style" && /url/.test(value)) wrong.push(value);

@@ -1,4 +1,4 @@
-"""Continued texts in Chat: the streamed text is the API's, each token shows its probability, and any of them can be replaced."""
+"""Continued texts in Chat: the streamed text is the API's, and each token shows its probability and can be replaced."""
 
 import json
 import math

@@ -37,6 +37,11 @@ function useBusy(id) {
 /** modes: the switch between chat and text, or null. */
 export function Conversation({ modes }) {
   useCode();
+  useLayoutEffect(() => {
+    const { classList } = document.documentElement;
+    classList.add("fills-window");
+    return () => classList.remove("fills-window");
+  }, []);
   const stored = useStore(history);
   const chat = chatNow(stored);
   const isBusy = useBusy(chat.id);
