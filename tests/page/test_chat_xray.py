@@ -1,4 +1,4 @@
-"""X-ray in Chat: the tokens of an answer with the API's probabilities, and answers that go on with another token."""
+"""X-ray in Chat: the tokens of an answer with the API's probabilities, and answers that continue with another token."""
 
 import math
 from typing import Any
@@ -91,6 +91,7 @@ def test_forks_of_forks_stay_in_the_order_in_which_they_were_made(page: Page, se
 
 def test_an_edited_answer_has_an_x_ray_too_and_it_fits_a_phone(page: Page, server: Server) -> None:
     opened(page, server)
+    page.get_by_role("button", name="Close the settings").click()
     page.set_viewport_size({"width": 390, "height": 800})
     answers(page).get_by_role("button", name="Edit").click()
     page.get_by_label("The turn's text").fill("The fox ran home.")

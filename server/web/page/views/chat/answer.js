@@ -40,8 +40,11 @@ function fieldsOf(settings) {
 
 /** The fields of /tokenize for the prompt of an answer to these turns. */
 export const promptOf = (chat, turns) => {
-  const { form } = fieldsOf(chat.settings);
-  return { messages: messagesOf(chat, turns), ...(form.tools ? { tools: form.tools } : {}) };
+  const { form: { tools, reasoning_effort: effort } } = fieldsOf(chat.settings);
+  const variables = effort === "none" ? { enable_thinking: false, thinking: false } : { reasoning_effort: effort };
+  return {
+    messages: messagesOf(chat, turns), ...(tools ? { tools } : {}), ...(effort ? { chat_template_kwargs: variables } : {}),
+  };
 };
 
 /** {route, body} of a request for an answer to these turns, which are the conversation's or a new one. */

@@ -191,7 +191,7 @@ function partsOf({ reasoning, text: whole }, text) {
 
 function Welcome({ model, onPick }) {
   return html`<div class="welcome"><p>Talk to <b>${model}</b></p>
-    <p class="hint">Then turn on X-ray <${Icon} of="xray" /> to see how likely each token was, and what could have come in its place.</p>
+    <p class="hint">Then turn on X-ray <${Icon} of="xray" /> to see the probability of each token and its alternatives.</p>
     <ul>${EXAMPLES.map((text) => html`<li><button type="button" onClick=${() => onPick(text)}>${text}</button></li>`)}</ul></div>`;
 }
 

@@ -58,7 +58,7 @@ function load() {
   const chats = latestFirst([...storedNames().filter((name) => !unstored.has(name)).map(read).filter(Boolean), ...kept]);
   let current = "";
   try {
-    current = isStored ? sessionStorage.getItem(owner()) ?? chats[0]?.id : "";
+    current = (isStored && sessionStorage.getItem(owner())) || "";
   } catch {
     // no storage: a new conversation
   }
@@ -67,7 +67,7 @@ function load() {
 
 const WHY = "This browser does not store the conversation";
 
-/** Store an entry, or keep it in memory and say so. */
+/** Store an entry, or keep it in memory and show why. */
 function write(chat) {
   const name = nameOf(chat.id);
   if (!isStored) return;
@@ -140,7 +140,7 @@ export function remove(ids) {
     if (isStored) localStorage.removeItem(nameOf(id));
   }
   change({ chats: history.value.chats.filter(({ id }) => !gone.has(id)) });
-  for (const chat of [...unstored.values()]) write(chat); // there may be room now
+  for (const [name, chat] of [...unstored]) if (name === nameOf(chat.id)) write(chat); // there may be room now
   if (gone.has(history.value.current)) open("");
 }
 

@@ -156,7 +156,8 @@ export function addressOf(href) {
 function Formula({ source, isDisplay = false }) {
   const place = useRef(null);
   useLayoutEffect(() => place.current.replaceChildren(mathOf(source, isDisplay)), [source, isDisplay]);
-  return html`<span class=${classes("formula-place", isDisplay && "display")} ref=${place}></span>`;
+  // a word joiner: no line begins with the full stop after a formula
+  return html`<span class=${classes("formula-place", isDisplay && "display")} ref=${place}></span>${isDisplay ? "" : "\u2060"}`;
 }
 
 /** A block of code with its language, a copy button and colours. */

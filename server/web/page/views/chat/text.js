@@ -33,7 +33,7 @@ export function ContinuedText() {
   };
   return html`<div class="write" onKeyDown=${(event) => event.key === "Escape" && isOpen && close()}>
     <p>The model gives every <${Term} of="token" /> of its <${Term} of="vocabulary" /> a probability, and one is drawn; then
-      it reads the longer text and goes on. Click a token to see what else could have come, and to go on with that.</p>
+      it reads the longer text and repeats this. Click a token to see its alternatives and to continue with one.</p>
     <${PromptCard} text=${text} options=${options} isRunning=${written.isRunning}
       onWrite=${() => write(() => begin(text, options))} />
     <${Problem} error=${problem} isAction />

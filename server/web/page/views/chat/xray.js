@@ -1,4 +1,4 @@
-// X-ray: an answer as tokens with their probabilities; the alternatives of each, and answers that go on with another.
+// X-ray: an answer as tokens with their probabilities; the alternatives of each, and answers that continue with another.
 import { askJson } from "../../core/api.js";
 import { useAnswer } from "../../core/fetching.js";
 import { html, useEffect, useMemo, useRef, useState } from "../../core/html.js";
@@ -49,11 +49,20 @@ function Chips({ branch, sampling, onFork }) {
   const box = useRef(null);
   usePointed(box, branch);
   const isOpen = picked !== null && picked < branch.tokens.length;
-  return html`<div ref=${box}>
+  const close = () => {
+    box.current.querySelector(".picked")?.focus(); // to keep the place in the text
+    setPicked(null);
+  };
+  const onKeyDown = (event) => {
+    if (event.key !== "Escape" || !isOpen) return;
+    event.stopPropagation(); // it would close the settings
+    close();
+  };
+  return html`<div ref=${box} onKeyDown=${onKeyDown}>
     <${Prose} branch=${branch} picked=${picked} onPick=${setPicked} />
     ${isOpen && html`<${TokenCard} key=${picked} branch=${branch} place=${picked} options=${{ sampling }}
       onForce=${(forced) => onFork(picked, forced, branch.tokens.slice(0, picked).map(({ id }) => id))}
-      onClose=${() => setPicked(null)} />`}
+      onClose=${close} />`}
   </div>`;
 }
 
