@@ -48,7 +48,7 @@ def test_every_view_opens_from_the_list_keeps_the_selection_and_explains_its_wor
     with_heads = 0
     with new_page(browser) as page:
         watched, sizes = Watched(page), sizes_of_files(page)
-        show(page, server, "attention", **chosen)
+        show(page, server, "attention", chat_mode="text", **chosen)
         assert sum(sizes.values()) < 100_000, sizes
         assert len([path for path in sizes if path.endswith(".js")]) == 1, "all code of the first view comes at once"
         for number, view in enumerate(VIEWS):

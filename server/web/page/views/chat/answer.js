@@ -54,15 +54,15 @@ export function requestOf(chat, turns, { interventions = [] } = {}) {
   return { route: "v1/chat/completions", body };
 }
 
-/** Whether the text of a turn is all that its tokens say, so that it is continued by its ids. */
-const isPlain = ({ ids, text, reasoning, calls }) => ids?.length && text && !reasoning && !calls?.length;
+/** Whether a model continues a turn by its ids: they are this model's, and have no other text than the turn. */
+const hasIdsOf = ({ ids, text, reasoning, calls, model }, name) => ids?.length && text && !reasoning && !calls?.length && model === name;
 
 /** The request that writes a turn, or continues it if it has a text. */
 async function requestFor(chat, turn, options, signal) {
   const before = pathTo(chat, turn.id).slice(0, -1);
   const { route, body } = requestOf(chat, before, options);
   if (!turn.text && !turn.reasoning) return { route, body };
-  if (!isPlain(turn)) {
+  if (!hasIdsOf(turn, options.model)) {
     return { route, body: { ...body, messages: messagesOf(chat, [...before, turn]), continue_final_message: true } };
   }
   const { tokens } = await askJson("tokenize", promptOf(chat, before), { signal });

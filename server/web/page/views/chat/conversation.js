@@ -54,7 +54,7 @@ export function Conversation({ modes }) {
   const turns = useMemo(() => pathOf(chat), [chat]);
   const actions = useActions(chat.id, options, setProblem, setUndo);
   const more = useMemo(() => {
-    return { chat, isBusy, isXRay, interventions: options.interventions, sampling: samplingOf(chat, options) };
+    return { chat, isBusy, isXRay, model: options.model, interventions: options.interventions, sampling: samplingOf(chat, options) };
   }, [chat, isBusy, isXRay, options]);
   const turn = (name) => setSide(side === name ? "" : name);
   const drop = (event) => {
@@ -79,7 +79,7 @@ export function Conversation({ modes }) {
       ${stored.problem && html`<p class="chat-note" role="alert">${stored.problem}</p>`}
       <${Scroll} id=${chat.id} numTurns=${turns.length}>
         ${turns.length === 0 && html`<${Welcome} model=${options.model} onPick=${(text) => actions.send({ text, files: [] })} />`}
-        ${turns.map((one, i) => html`<${Turn} key=${one.id} turn=${one} isLast=${i === turns.length - 1} actions=${actions}
+        ${turns.map((one, i) => html`<${Turn} key=${one.parent} turn=${one} isLast=${i === turns.length - 1} actions=${actions}
           more=${more} />`)}
       <//>
       <${Problem} error=${problem} isAction />

@@ -12,7 +12,7 @@ import { XRay } from "./xray.js";
 
 /**
  * turn, isLast; actions {choose(turn), regenerate(turn), proceed(turn), save(turn, text), remove(turn),
- * fork(turn, place, tokens, ids before), reply(turn, results)}; more: {chat, interventions, sampling, isXRay, isBusy}.
+ * fork(turn, place, tokens, ids before), reply(turn, results)}; more: {chat, model, interventions, sampling, isXRay, isBusy}.
  */
 export const Turn = memo(function Turn({ turn, isLast, actions, more }) {
   const { chat, isBusy } = more;
@@ -34,7 +34,7 @@ export const Turn = memo(function Turn({ turn, isLast, actions, more }) {
         actions.save(turn, text);
       }} />`
       : isXRay
-        ? html`<${XRay} chat=${chat} turn=${turn} interventions=${turn.isChanged ? more.interventions : []} sampling=${more.sampling}
+        ? html`<${XRay} key=${turn.id} chat=${chat} turn=${turn} model=${more.model} interventions=${turn.isChanged ? more.interventions : []} sampling=${more.sampling}
             onFork=${(...fork) => actions.fork(turn, ...fork)} />`
         : isLive ? html`<${LiveBody} id=${turn.id} />` : html`<${Body} turn=${turn} />`}
     ${isLast && turn.end?.reason === "tool_calls" && !isBusy && html`<${Results} turn=${turn} onReply=${actions.reply} />`}
