@@ -27,7 +27,7 @@ from tests.support.chromium import find_chromium
 from tests.support.processes import serve
 
 MOST_FIRST_PICTURE_MS = 1000
-MOST_KB = {"first view": 200, "in all": 450}
+MOST_KB = {"first view": 120, "in all": 420}
 """Compressed kilobytes of the page's own files."""
 MOST_HEAD_CHANGE_MS = 60.0
 """Milliseconds of the median change of head at the default text, 21 tokens."""

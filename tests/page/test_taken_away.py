@@ -9,6 +9,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.page.chats import Scripted, answers, open_chat, send, stream_of
 from tests.page.conftest import FRAMING_ORIGIN, TEXT, VIEWS, Open, Tab, ask, new_page, settle, written
 from tests.page.test_accessibility import serious
 from tests.support.processes import Server
@@ -94,6 +95,18 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_p
             expect(alone.locator(".problem")).to_have_count(0)
             if name == "view-chat":
                 assert alone.locator(".prose").inner_text() == story
+
+
+def test_a_saved_conversation_shows_its_turns(page: Page, server: Server, opened: Opened, tmp_path: Path) -> None:
+    open_chat(page, server)
+    Scripted(page, stream_of("It is **Paris**."))
+    send(page, "France?")
+    answers(page).get_by_role("button", name="Regenerate").click()
+    expect(page.get_by_label("Version 2 of 2")).to_be_visible()
+    with opened(save(page, tmp_path)) as alone:
+        expect(alone.locator(".turn.of-user")).to_contain_text("France?")
+        expect(alone.locator(".markdown strong")).to_have_text("Paris")
+        expect(alone.locator("#message, .chat-list")).to_have_count(0)
 
 
 def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_markup(

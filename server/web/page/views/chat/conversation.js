@@ -2,6 +2,7 @@
 import { askJson } from "../../core/api.js";
 import { classes, html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { inputOf, useCapabilities } from "../../core/model.js";
+import { saved } from "../../core/place.js";
 import { useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { Problem } from "../../parts/problem.js";
@@ -61,14 +62,14 @@ export function Conversation({ modes }) {
     event.preventDefault();
     if (event.dataTransfer.files.length) setDropped(event.dataTransfer.files);
   };
-  return html`<div class=${classes("chat", side && `shows-${side}`)} onDragOver=${(event) => event.preventDefault()} onDrop=${drop}
+  return html`<div class=${classes("chat", saved && "is-saved", side && `shows-${side}`)} onDragOver=${(event) => event.preventDefault()} onDrop=${drop}
     onKeyDown=${(event) => event.key === "Escape" && setSide("")}>
-    <aside class="chat-side" aria-label="Conversations">
-      <${ChatList} chats=${stored.chats} current=${stored.current} onOpened=${() => setSide("")} /></aside>
+    ${!saved && html`<aside class="chat-side" aria-label="Conversations">
+      <${ChatList} chats=${stored.chats} current=${stored.current} onOpened=${() => setSide("")} /></aside>`}
     <section class="chat-main" aria-label="Conversation">
       <header class="chat-head">
-        <${IconButton} icon="list" label="List of conversations" class="narrow" aria-expanded=${side === "list"}
-          onClick=${() => turn("list")} />
+        ${!saved && html`<${IconButton} icon="list" label="List of conversations" class="narrow" aria-expanded=${side === "list"}
+          onClick=${() => turn("list")} />`}
         <h2>${titleOf(chat)}</h2>
         ${modes}
         <${IconButton} icon="xray" label="X-ray of all answers: the probability of each token" aria-pressed=${isXRay}
@@ -87,8 +88,8 @@ export function Conversation({ modes }) {
         update(undo.id, () => undo);
         setUndo(null);
       }}>Undo</button></p>`}
-      <${Composer} id=${chat.id} isBusy=${isBusy} onSend=${actions.send} onStop=${stop} dropped=${dropped}
-        onTaken=${() => setDropped(null)} />
+      ${!saved && html`<${Composer} id=${chat.id} isBusy=${isBusy} onSend=${actions.send} onStop=${stop} dropped=${dropped}
+        onTaken=${() => setDropped(null)} />`}
     </section>
     ${side === "settings" && html`<aside class="chat-options" aria-label="Settings"><header><h2>Settings</h2>
       <button type="button" class="quiet" aria-label="Close the settings" onClick=${() => setSide("")}>✕</button></header>

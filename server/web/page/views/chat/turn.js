@@ -1,6 +1,7 @@
 // One turn of a conversation: its text, its panels for reasoning, calls and files, and its buttons.
 import { classes, html, memo, useEffect, useRef, useState } from "../../core/html.js";
 import { counted, format } from "../../core/numbers.js";
+import { saved } from "../../core/place.js";
 import { useStore } from "../../core/store.js";
 import { Problem } from "../../parts/problem.js";
 import { copy } from "../../parts/tools.js";
@@ -101,7 +102,7 @@ function Ending({ turn, onRetry, isLast, isBusy }) {
   const { reason, message, error } = turn.end;
   const stored = { title: "Not finished", status: 422, message }; // of a conversation that was opened again
   const problem = reason === "error" && (error instanceof Error ? error : stored);
-  const isOpen = isLast && !isBusy && reason !== "stop" && reason !== "tool_calls";
+  const isOpen = isLast && !isBusy && !saved && reason !== "stop" && reason !== "tool_calls";
   return html`${problem && html`<${Problem} error=${problem} isAction />`}
     ${(ENDS[reason] || isOpen) && html`<p class="turn-end">${ENDS[reason]}
       ${isOpen && html`<button type="button" onClick=${onRetry}>${turn.text ? "Continue" : "Try again"}</button>`}</p>`}`;
@@ -122,9 +123,9 @@ function Buttons({ turn, versions, actions, isBusy, onEdit, isXRay, onXRay }) {
       <${IconButton} icon="after" label="Next version" disabled=${place === versions.length - 1 || isBusy}
         onClick=${() => actions.choose(versions[place + 1])} /></span>`}
     <${IconButton} icon="copy" label="Copy" onClick=${run} />
-    ${isAnswer && html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy} onClick=${() => actions.regenerate(turn)} />`}
-    ${turn.role !== "tool" && html`<${IconButton} icon="edit" label="Edit" disabled=${isBusy} onClick=${onEdit} />`}
-    <${IconButton} icon="remove" label="Delete from here" disabled=${isBusy} onClick=${() => actions.remove(turn)} />
+    ${isAnswer && !saved && html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy} onClick=${() => actions.regenerate(turn)} />`}
+    ${turn.role !== "tool" && !saved && html`<${IconButton} icon="edit" label="Edit" disabled=${isBusy} onClick=${onEdit} />`}
+    ${!saved && html`<${IconButton} icon="remove" label="Delete from here" disabled=${isBusy} onClick=${() => actions.remove(turn)} />`}
     ${isAnswer && html`<${IconButton} icon="xray" label="X-ray: the probability of each token" aria-pressed=${isXRay} disabled=${isBusy}
       onClick=${onXRay} />`}
     ${speed && html`<span class="speed" title=${detail}>${speed}</span>`}
