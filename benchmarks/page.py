@@ -1,15 +1,18 @@
-"""Measure the web page in a browser: headless Chromium, with the server on the same machine. It prints four tables:
+"""Measure the web page in a browser: headless Chromium, with the server on the same machine. It prints five tables:
 
 1. load: compressed bytes transferred for the first view and for each further view, and milliseconds from the
    address to the first matrix on the default model, with an empty and a filled cache;
 2. heads: milliseconds from a key that is pressed in the Attention view to the painted picture of the next head;
 3. motion: milliseconds of script and draw calls of a frame while the arrows of Motion play, and frames a second;
-4. journey: the same of the journey's film.
+4. journey: the same of the journey's film;
+5. chat: milliseconds that the page adds to the first token of an answer, from Enter to the painted text, and the
+   script, style and layout of a frame while Markdown arrives at 100 tokens/s.
 
 With --check the exit status is 1 if the page misses a bound below.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +27,7 @@ from tests.support.chromium import find_chromium
 from tests.support.processes import serve
 
 MOST_FIRST_PICTURE_MS = 1000
-MOST_KB = {"first view": 200, "in all": 450}
+MOST_KB = {"first view": 120, "in all": 420}
 """Compressed kilobytes of the page's own files."""
 MOST_HEAD_CHANGE_MS = 60.0
 """Milliseconds of the median change of head at the default text, 21 tokens."""
@@ -294,7 +297,169 @@ def report_journey(browser: Browser, url: str, options: argparse.Namespace) -> I
             yield f"journey, {name}: {times[1]:.1f} ms of script a frame at the 95th percentile, over {MOST_DRAW_MS}"
 
 
-TABLES = {"load": report_load, "heads": report_heads, "motion": report_motion, "journey": report_journey}
+# ---- a chat
+
+MOST_FIRST_TOKEN_MS = 30.0
+TOKENS_PER_SECOND = 100
+MARKDOWN = """## Step {0}
+
+The **weights** of head `{0}` sum to 1, as *softmax* says: $\\sum_j a_{{ij}} = 1$. See [the page](https://example.com/{0}).
+
+- a first point with some more words in it
+- a second point, with `code` and a number {0}
+
+| layer | head | weight |
+|------:|-----:|-------:|
+| {0} | 3 | 0.125 |
+| {0} | 4 | 0.5 |
+
+```python
+def step_{0}(queries, keys, values):
+    scores = queries @ keys.T / keys.shape[-1] ** 0.5  # scaled
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ values
+```
+
+"""
+LONG_CODE = (
+    "```python\n"
+    + "\n".join(f"value_{i} = compute(value_{i - 1}, {i}) + 'text'  # line {i}" for i in range(1, 60))
+    + "\n```\n"
+)
+# Times of the page's request and of the first bytes with text; or a recorded answer, a token every 10 ms.
+WATCHED_FETCH = """
+window.fetch = ((own) => async (url, options) => {
+  if (!String(url).endsWith('chat/completions')) return own(url, options);
+  window.asked = performance.now();
+  if (window.recorded) return new Response(play(window.recorded, window.gap));
+  const response = await own(url, options);
+  const watch = new TransformStream({ transform(bytes, out) {
+    if (/"content":"[^"]/.test(new TextDecoder().decode(bytes))) window.came ??= performance.now();
+    out.enqueue(bytes);
+  } });
+  return new Response(response.body.pipeThrough(watch), response);
+})(window.fetch);
+const play = (tokens, gap) => new ReadableStream({ async start(stream) {
+  const send = (data) => stream.enqueue(new TextEncoder().encode(`data: ${data}\n\n`));
+  const began = performance.now();
+  for (const [i, content] of tokens.entries()) {
+    const wait = began + i * gap - performance.now();
+    if (wait > 0) await new Promise((done) => setTimeout(done, wait));
+    send(JSON.stringify({ choices: [{ index: 0, delta: { content }, token_ids: [i], finish_reason: null }] }));
+  }
+  send(JSON.stringify({ choices: [{ index: 0, delta: {}, token_ids: [], finish_reason: 'stop' }] }));
+  send('[DONE]');
+  stream.close();
+} });
+"""
+ENTER = """(text) => new Promise((done) => {
+  const field = document.querySelector('#message');
+  field.value = text;
+  field.dispatchEvent(new Event('input', { bubbles: true }));
+  setTimeout(() => {
+    window.came = null;
+    const column = document.querySelector('.chat-column');
+    const shown = column.querySelectorAll('.markdown').length;
+    const pressed = performance.now();
+    const observer = new MutationObserver(() => {
+      if (column.querySelectorAll('.markdown').length === shown) return;
+      observer.disconnect();
+      requestAnimationFrame(() => setTimeout(() => done(window.asked - pressed + performance.now() - window.came)));
+    });
+    observer.observe(column, { childList: true, subtree: true });
+    field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true, cancelable: true }));
+  }, 100);
+})"""
+WORK = {
+    "FunctionCall", "RunMicrotasks", "TimerFire", "FireAnimationFrame", "EventDispatch", "UpdateLayoutTree", "Layout",
+    "MinorGC", "MajorGC",
+}  # fmt: skip
+"""Names of trace events with script, style or layout."""
+
+
+def open_chat(page: Page, url: str) -> None:
+    page.add_init_script(WATCHED_FETCH)
+    page.goto(address(url, view="chat"))
+    page.locator("#message").wait_for()
+    page.wait_for_load_state("networkidle")
+
+
+def frames_of_trace(events: list[dict[str, object]]) -> list[float]:
+    """Return the milliseconds of work of each frame of the main thread; nested events count once."""
+    begins = [event for event in events if event["name"] == "AnimationFrame" and event["ph"] == "b"]
+    threads = [(event["pid"], event["tid"]) for event in begins]
+    main = max(set(threads), key=threads.count)
+    own = sorted(
+        (event for event in events if (event["pid"], event["tid"]) == main), key=lambda event: float(event["ts"])
+    )
+    found: list[float] = []
+    end = 0.0
+    for event in own:
+        start = float(event["ts"])
+        if event["name"] == "AnimationFrame" and event["ph"] == "b":
+            found.append(0.0)
+        elif event["name"] in WORK and found and "dur" in event:
+            stop = start + float(event["dur"])
+            found[-1] += max(0.0, stop - max(start, end)) / 1e3
+            end = max(end, stop)
+    return [work for work in found if work > 0]
+
+
+def traced(browser: Browser, page: Page, seconds: float) -> list[dict[str, object]]:
+    session = browser.new_browser_cdp_session()
+    events: list[dict[str, object]] = []
+    done: list[object] = []
+    session.on("Tracing.dataCollected", lambda data: events.extend(data["value"]))
+    session.on("Tracing.tracingComplete", lambda data: done.extend([data]))
+    session.send("Tracing.start", {"traceConfig": {"includedCategories": ["devtools.timeline"]}})
+    page.wait_for_timeout(1000 * seconds)
+    session.send("Tracing.end")
+    while not done:
+        page.wait_for_timeout(100)
+    session.detach()
+    return events
+
+
+def report_chat(browser: Browser, url: str, options: argparse.Namespace) -> Iterator[str]:
+    print("\n| chat | number | ms p50 | p95 | max |\n|---|---|---|---|---|")
+    with tab(browser) as (_, page):
+        open_chat(page, url)
+        added: list[float] = []
+        for number in range(3 * options.rounds):
+            page.get_by_role("button", name="New chat").click()
+            added.append(float(page.evaluate(ENTER, f"What is {number} + 2?")))
+            page.get_by_role("button", name="Stop", exact=True).or_(
+                page.get_by_role("button", name="Send", exact=True)
+            ).wait_for()
+            page.keyboard.press("Escape")
+            page.get_by_role("button", name="Send", exact=True).wait_for()
+    text = "".join(MARKDOWN.format(number) for number in range(6)) + LONG_CODE
+    tokens = [text[i : i + 4] for i in range(0, len(text), 4)]
+    with tab(browser) as (_, page):
+        open_chat(page, url)
+        page.evaluate(f"window.gap = {1000 / TOKENS_PER_SECOND}; window.recorded = {json.dumps(tokens)}")
+        page.locator("#message").fill("Explain attention")
+        page.keyboard.press("Enter")
+        frames = frames_of_trace(traced(browser, page, len(tokens) / TOKENS_PER_SECOND))
+    rows = {
+        "added to the first token": (added, MOST_FIRST_TOKEN_MS),
+        "work of a frame, Markdown": (frames, MOST_DRAW_MS),
+    }
+    for name, (times, most) in rows.items():
+        middle, late = (percentile(times, share) for share in (0.5, 0.95))
+        print(f"| {name} | {len(times)} | {middle:.1f} | {late:.1f} | {max(times):.1f} |", flush=True)
+        measured = middle if times is added else late
+        if measured > most:
+            yield f"chat, {name}: {measured:.1f} ms, over {most:.0f}"
+
+
+TABLES = {
+    "load": report_load,
+    "heads": report_heads,
+    "motion": report_motion,
+    "journey": report_journey,
+    "chat": report_chat,
+}
 
 
 def main() -> None:

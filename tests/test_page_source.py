@@ -11,6 +11,14 @@ PAGE = ROOT / "server" / "web" / "page"
 
 MAX_PAGE_COLUMNS = 140  # ruff's limit for Python, with some room for templates
 
+# The only importers of files of others: one file of ours in front of each.
+VENDORED = {
+    "vendor/preact-htm.js": "core/html.js",
+    "vendor/marked.js": "core/markdown.js",
+    "vendor/prism.js": "core/markdown.js",
+}
+MAX_VENDORED_BYTES = 150_000
+
 # Folders of the page, from the bottom up. The files in PAGE itself import these and are imported by none of them.
 PAGE_LAYERS = ("vendor", "core", "parts", "views")
 
@@ -69,7 +77,7 @@ def test_the_pages_imports_point_downwards_only() -> None:
             assert (PAGE / name).is_file(), f"{here} imports {name}, which is not there"
             folder, above = name.partition("/")[0], here.partition("/")[0]
             if folder == "vendor":
-                allowed = here == "core/html.js"
+                allowed = here == VENDORED[name]
             else:
                 # the list of views is a file of the page itself: views may look into it
                 layers = {layer: i for i, layer in enumerate(PAGE_LAYERS)}
@@ -77,6 +85,12 @@ def test_the_pages_imports_point_downwards_only() -> None:
             if not allowed:
                 wrong.append(f"{here} imports {name}")
     assert not wrong
+
+
+def test_the_files_of_others_stay_small() -> None:
+    sizes = {path.relative_to(PAGE).as_posix(): path.stat().st_size for path in (PAGE / "vendor").iterdir()}
+    assert sizes.keys() == VENDORED.keys()
+    assert sum(sizes.values()) <= MAX_VENDORED_BYTES
 
 
 def test_no_script_of_the_page_imports_itself_in_a_circle() -> None:

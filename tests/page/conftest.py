@@ -38,7 +38,7 @@ PATIENCE_MS = 60_000
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
 VIEWS = (
-    "write", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",
+    "chat", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",
     "embeddings", "weights", "server",
 )  # fmt: skip
 KEY = "sk-of-somebody"

@@ -1,7 +1,7 @@
 """axe-core finds no serious barrier, all that can be used has a name, and pictures are described in words."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -40,16 +40,16 @@ def are_headings_in_order(page: Page) -> bool:
     return levels[0] == 1 and levels.count(1) == 1 and all(after <= before + 1 for before, after in pairwise(levels))
 
 
-def serious(page: Page, **options: Any) -> list[str]:
-    """Return the problems that axe finds on the page; options: axe's own. An answer is pale while its successor loads,
-    and then not checked.
+def serious(page: Page, *, impacts: Container[str] = ("serious", "critical"), **options: Any) -> list[str]:
+    """Return the problems of these impacts that axe finds on the page; options: axe's own. An answer is pale while its
+    successor loads, and then not checked.
     """
     context = {"exclude": [[".answer.stale"]]}
     options = {"resultTypes": ["violations"], **options}  # a description of all that is right takes most of the time
     return [
         f"{violation['impact']}: {violation['help']}: {[node['html'][:120] for node in violation['nodes'][:3]]}"
         for violation in Axe().run(page, context=context, options=options).response["violations"]
-        if violation["impact"] in ("serious", "critical")
+        if violation["impact"] in impacts
     ]
 
 
@@ -91,7 +91,7 @@ def open_term(page: Page) -> None:
     [
         ("lens", open_term),
         ("attention", open_menu),
-        ("write", open_token_card),
+        ("chat", open_token_card),
         ("attention", be_refused),
         ("attention", lose_the_key),
     ],
@@ -100,7 +100,7 @@ def test_axe_finds_nothing_serious_in_what_opens(
     open_page: Page, server: Server, view: str, act: Callable[[Page], None]
 ) -> None:
     """Check both schemes, the light one on a phone, and only the contrast in the dark one."""
-    page = show(open_page, server, view, write_max_tokens=4)
+    page = show(open_page, server, view, chat_mode="text", write_max_tokens=4)
     act(page)
     page.emulate_media(color_scheme="dark")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")

@@ -258,7 +258,7 @@ def test_the_keyboard_alone_opens_changes_and_closes(open_view: Open) -> None:
 
 
 def test_the_text_goes_on_with_and_without_the_change_side_by_side(open_view: Open, server: Server) -> None:
-    page = open_view("write", change="zero_mlp_l1", write_temperature=0, write_max_tokens=6)
+    page = open_view("chat", chat_mode="text", change="zero_mlp_l1", write_temperature=0, write_max_tokens=6)
     page.locator("#write").click()
     expect(page.locator("#go-on")).to_be_visible()
     changed = [{"point": "blocks.1.hook_mlp_out", "op": "scale", "value": 0}]

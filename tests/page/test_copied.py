@@ -189,7 +189,7 @@ def test_what_a_view_copies_gives_its_numbers(open_view: Open, view: str) -> Non
 
 
 def test_what_is_written_and_why_is_copied(open_view: Open) -> None:
-    page = open_view("write", **STATE)
+    page = open_view("chat", chat_mode="text", **STATE)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator("#write").click()
     expect(page.locator("#go-on")).to_be_visible()
@@ -238,7 +238,8 @@ def test_copying_works_where_browsers_lend_no_clipboard(page: Page, server: Serv
     page.get_by_role("button", name="Copy as…").first.click()
     page.get_by_role("button", name="curl", exact=True).click()
     expect(page.get_by_text("Copied")).to_have_count(1)
-    page.get_by_role("navigation", name="Views").get_by_role("button", name="Write").click()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
+    page.get_by_role("button", name="Text", exact=True).click()
     page.locator("#prompt").fill("")
     page.locator("#prompt").press("Control+v")
     assert page.locator("#prompt").input_value().startswith(f"curl -s '{outer}/v1/lens' --json")

@@ -32,7 +32,7 @@ NO_DECODERS = [name for name in (*UNLIKE, *OTHERS) if name not in tiny.DECODERS]
 WITH_OTHER_LAYERS = ("qwen3_5", "lfm2")
 """Variants with layers without attention."""
 NEEDS = {
-    "write": "/v1/completions", "journey": "/v1/explain", "why": "/v1/explain", "contributions": "/v1/contributions",
+    "chat": "/v1/completions", "journey": "/v1/explain", "why": "/v1/explain", "contributions": "/v1/contributions",
     "motion": "/v1/contributions", "lens": "/v1/lens", "next": "/v1/next", "heads": "/v1/heads",
     "embeddings": "/v1/embeddings",
 }  # fmt: skip

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("kept_page")
 FIELDS = [
     ("contributions", "Next word", "girl", "contributions_target"),
     ("lens", "Follow", "fox", "lens_target"),
-    ("write", "tokens", "7", "write_max_tokens"),
+    ("chat", "tokens", "7", "write_max_tokens"),
 ]
 
 
@@ -26,7 +26,7 @@ def test_what_is_typed_stays_while_answers_are_drawn(
     view: str, label: str, typed: str, name: str, open_view: Open
 ) -> None:
     """Check that an answer that draws the field again before Enter does not discard the typed text."""
-    page = open_view(view, query=8)
+    page = open_view(view, query=8, chat_mode="text")
     field = page.get_by_label(label, exact=True)
     before = field.input_value()
     field.click()

@@ -67,7 +67,7 @@ def alter_tensors(*fields: str) -> Any:
 
 
 def test_a_written_token(open_view: Open) -> None:
-    page = open_view("write", write_max_tokens=3)
+    page = open_view("chat", chat_mode="text", write_max_tokens=3)
     page.route("**/v1/completions", alter_stream)
     page.locator("#write").click()
     expect(page.locator(".prose button").first).to_contain_text("<img src=x")

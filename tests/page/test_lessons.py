@@ -209,7 +209,7 @@ def test_the_browsers_back_button_walks_the_steps_and_out_of_the_lesson(open_vie
     expect(page.locator(CARD)).to_contain_text("2 of 9")
     page.go_back()
     expect(page.locator(CARD)).to_contain_text("1 of 9")
-    expect(page.locator("#view-write")).to_be_visible()
+    expect(page.locator("#view-chat")).to_be_visible()
     page.go_back()
     expect(page.locator(CARD)).to_have_count(0)
     expect(page.get_by_label("Text", exact=True)).to_have_value("The old king")

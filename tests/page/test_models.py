@@ -183,7 +183,7 @@ def test_requests_of_the_previous_model_end(page: Page, models: Server) -> None:
 
 
 def test_each_model_keeps_the_texts_that_it_wrote(page: Page, models: Server) -> None:
-    show(page, models, "write", write_max_tokens=4)
+    show(page, models, "chat", chat_mode="text", write_max_tokens=4)
     page.locator("#write").click()
     expect(page.locator(".story")).to_contain_text("Stopped after 4 tokens")
     text = page.locator(".prose").inner_text()

@@ -48,8 +48,8 @@ def test_every_view_opens_from_the_list_keeps_the_selection_and_explains_its_wor
     with_heads = 0
     with new_page(browser) as page:
         watched, sizes = Watched(page), sizes_of_files(page)
-        show(page, server, "attention", **chosen)
-        assert sum(sizes.values()) < 100_000, sizes
+        show(page, server, "attention", chat_mode="text", **chosen)
+        assert sum(sizes.values()) < 120_000, sizes
         assert len([path for path in sizes if path.endswith(".js")]) == 1, "all code of the first view comes at once"
         for number, view in enumerate(VIEWS):
             page.get_by_role("navigation", name="Views").get_by_role("button").nth(number).press("Enter")
@@ -128,7 +128,8 @@ def test_arrow_keys_change_nothing_where_no_head_is_chosen(open_view: Open) -> N
 def test_what_was_typed_is_taken_when_the_field_is_left(open_view: Open) -> None:
     page = open_view("attention")
     page.get_by_label("Text", exact=True).fill("The old king")
-    page.get_by_role("navigation", name="Views").get_by_role("button", name="Write").click()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
+    page.get_by_role("button", name="Text", exact=True).click()
     expect(page.locator("#prompt")).to_have_value("The old king")
 
 

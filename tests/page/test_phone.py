@@ -38,7 +38,7 @@ def test_every_control_is_large_enough_and_no_view_has_a_barrier_or_scrolls_side
     phone = open_page
     phone.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     phone.emulate_media(color_scheme="dark")
-    show(phone, server, "write", write_max_tokens=20)
+    show(phone, server, "chat", chat_mode="text", write_max_tokens=20)
     phone.locator("#write").click()
     phone.locator(".prose button").nth(1).click()
     expect(phone.locator("#go-on")).to_be_visible()
@@ -91,7 +91,7 @@ def test_the_weights_of_a_wide_table_stay_in_sight(phone: Page, open_view: Open)
 
 
 def test_the_card_of_a_tapped_token_is_on_the_screen_with_the_token(phone: Page, open_view: Open) -> None:
-    open_view("write", write_max_tokens=120, write_seed=7)
+    open_view("chat", chat_mode="text", write_max_tokens=120, write_seed=7)
     phone.locator("#write").click()
     expect(phone.locator("#go-on")).to_be_visible()
     for place in (3, 60, 100):

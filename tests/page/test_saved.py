@@ -203,7 +203,7 @@ HEADINGS: dict[str, Callable[[Api], list[str]]] = {
 
 
 SAVED = {
-    "write": Saved(nothing, 0),
+    "chat": Saved(nothing, 0),
     "attention": Saved(attention, 3),
     "attention, scores": Saved(
         attention_scores, 3, state={"attention_kind": "scores", "attention_orientation": "columns"}

@@ -9,6 +9,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.page.chats import Scripted, answers, open_chat, send, stream_of
 from tests.page.conftest import FRAMING_ORIGIN, TEXT, VIEWS, Open, Tab, ask, new_page, settle, written
 from tests.page.test_accessibility import serious
 from tests.support.processes import Server
@@ -77,13 +78,13 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_p
     """Save the views that need most: several answers at once, and generated text, which no answer repeats. That the
     code of every view fits is tested in tests/server/dialects/test_one_file.py.
     """
-    page = open_view("write", write_max_tokens=4)
+    page = open_view("chat", chat_mode="text", write_max_tokens=4)
     page.locator("#write").click()
     expect(page.locator(".story")).to_contain_text("Stopped after 4 tokens")
     story = page.locator(".prose").inner_text()
     files = {}
     views = page.get_by_role("navigation", name="Views").get_by_role("button")
-    for view in ("write", "next", "flow"):
+    for view in ("chat", "next", "flow"):
         views.nth(VIEWS.index(view)).click()
         page.locator(f"#view-{view} h1").wait_for()
         settle(page)
@@ -92,8 +93,20 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_p
         with opened(file) as alone:
             assert alone.locator("main").get_attribute("id") == name
             expect(alone.locator(".problem")).to_have_count(0)
-            if name == "view-write":
+            if name == "view-chat":
                 assert alone.locator(".prose").inner_text() == story
+
+
+def test_a_saved_conversation_shows_its_turns(page: Page, server: Server, opened: Opened, tmp_path: Path) -> None:
+    open_chat(page, server)
+    Scripted(page, stream_of("It is **Paris**."))
+    send(page, "France?")
+    answers(page).get_by_role("button", name="Regenerate").click()
+    expect(page.get_by_label("Version 2 of 2")).to_be_visible()
+    with opened(save(page, tmp_path)) as alone:
+        expect(alone.locator(".turn.of-user")).to_contain_text("France?")
+        expect(alone.locator(".markdown strong")).to_have_text("Paris")
+        expect(alone.locator("#message, .chat-list")).to_have_count(0)
 
 
 def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_markup(

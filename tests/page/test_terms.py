@@ -12,7 +12,7 @@ LINES = (PAGE / "parts" / "terms.js").read_text(encoding="utf-8").split("export 
 KNOWN = {found[1] for line in LINES if (found := re.match(r'  "?([^":]+)"?:', line))}
 
 EXPLAINED = {
-    "write": ["token", "vocabulary"],
+    "chat": ["token", "vocabulary"],
     "attention": ["head", "query", "keys"],
     "why": ["attention", "weights", "RMSNorm", "residual stream", "RoPE", "query", "key", "q · k", "mask", "soft cap",
             "Softmax", "value", "W_O"],

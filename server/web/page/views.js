@@ -17,8 +17,8 @@ function lackOfSecondStack({ kind, architecture }) {
  */
 export const VIEWS = [
   {
-    id: "write", title: "Write", about: "the model continues your text",
-    lacks: lacks("/v1/completions"), load: () => import("./views/write.js"),
+    id: "chat", title: "Chat", about: "talk to the model, or let it continue a text",
+    lacks: lacks("/v1/completions"), load: () => import("./views/chat.js"),
   },
   {
     id: "attention", title: "Attention", about: "who looks at whom",

@@ -1,4 +1,6 @@
-// Exports for components: preact, its hooks, and htm's templates. The only importer of vendor/.
+// Exports for components: preact, its hooks, and htm's templates. The only importer of preact-htm.js.
+import { html, useMemo } from "../vendor/preact-htm.js";
+
 export {
   html,
   render,
@@ -15,3 +17,9 @@ export {
 
 /** Class names from the truthy parts: `classes("chip", isOn && "on")`. */
 export const classes = (...parts) => parts.filter(Boolean).join(" ");
+
+/** A component that is rendered again only when a property changes. */
+export const memo = (Component) => function Memo(properties) {
+  const values = Object.values(properties);
+  return useMemo(() => html`<${Component} ...${properties} />`, [...values]);
+};

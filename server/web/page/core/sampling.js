@@ -1,4 +1,4 @@
-// Sampling options of the view Write, used for all text that the page generates.
+// Sampling options of continued texts, in Chat and in Attention.
 
 /** The sampler's fields of a request, from the shared state. */
 export function samplingOf({ write_temperature: temperature, write_top_p, write_top_k }) {

@@ -43,7 +43,8 @@ const FIELDS = {
   write_top_k: integer(0),
   write_seed: text(""),
   write_max_tokens: positive(60),
-  write_chat: flag(false), // whether the prompt goes through the chat template
+
+  chat_mode: choice("chat", "text"), // text: the model continues a text, without the chat template
 
   attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: weight times length of the added vector
   attention_cells: choice("cells", "dots"), // drawing of a number: as a coloured square, or as a dot with that area
@@ -136,6 +137,9 @@ function fromHash(hash) {
   for (const [name, field] of Object.entries(FIELDS)) {
     const raw = parameters.get(name);
     if (raw !== null) state[name] = field.read(raw);
+  }
+  if (state.view === "write") { // the name of this view in 0.2
+    Object.assign(state, { view: "chat", chat_mode: parameters.get("write_chat") === "1" ? "chat" : "text" });
   }
   return state;
 }

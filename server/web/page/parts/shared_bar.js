@@ -20,7 +20,7 @@ const EXAMPLES = [
 ];
 
 // Views without a text, or with their own.
-const WITHOUT_TEXT = new Set(["write", "embeddings", "server"]);
+const WITHOUT_TEXT = new Set(["chat", "embeddings", "server"]);
 const WITH_HEAD = new Set(["attention", "journey", "why", "contributions", "motion", "heads", "flow", "stacks"]);
 
 /** The bar above every view of the shared text. */

@@ -1,19 +1,19 @@
-// Generate a continuation of a text token by token; inspect each token and replace it.
-import { html, useEffect, useState } from "../core/html.js";
-import { counted, format } from "../core/numbers.js";
-import { select, useSelection } from "../core/state.js";
-import { useStore } from "../core/store.js";
-import { textOf } from "../core/texts.js";
-import { Problem } from "../parts/problem.js";
-import { Term } from "../parts/term.js";
-import { CopyMenu } from "../parts/tools.js";
-import { Branches } from "./write/branches.js";
-import { Options, useOptions } from "./write/options.js";
-import { Prose } from "./write/prose.js";
-import { begin, branchNow, choose, fork, grow, idsBefore, stop, story } from "./write/story.js";
-import { TokenCard } from "./write/token_card.js";
+// Continue a text without a chat template, token by token; inspect each token and replace it.
+import { html, useEffect, useState } from "../../core/html.js";
+import { counted, format } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { useStore } from "../../core/store.js";
+import { textOf } from "../../core/texts.js";
+import { Problem } from "../../parts/problem.js";
+import { Term } from "../../parts/term.js";
+import { CopyMenu } from "../../parts/tools.js";
+import { Branches } from "./branches.js";
+import { Options, useOptions } from "./options.js";
+import { Prose } from "./prose.js";
+import { begin, branchNow, choose, fork, grow, idsBefore, stop, story } from "./story.js";
+import { TokenCard } from "./token_card.js";
 
-export function View() {
+export function ContinuedText() {
   const { text } = useSelection();
   const options = useOptions();
   const written = useStore(story);
@@ -33,7 +33,7 @@ export function View() {
   };
   return html`<div class="write" onKeyDown=${(event) => event.key === "Escape" && isOpen && close()}>
     <p>The model gives every <${Term} of="token" /> of its <${Term} of="vocabulary" /> a probability, and one is drawn; then
-      it reads the longer text and goes on. Click a token to see what else could have come, and to go on with that.</p>
+      it reads the longer text and repeats this. Click a token to see its alternatives and to continue with one.</p>
     <${PromptCard} text=${text} options=${options} isRunning=${written.isRunning}
       onWrite=${() => write(() => begin(text, options))} />
     <${Problem} error=${problem} isAction />
@@ -76,7 +76,7 @@ function PromptCard({ text, options, isRunning, onWrite }) {
     event.preventDefault();
     onWrite();
   };
-  const label = options.isPair ? "Text (the encoder reads it)" : options.isChat ? "You say" : "Prompt";
+  const label = options.isPair ? "Text (the encoder reads it)" : "Prompt";
   return html`<section class="card" aria-label="Prompt">
     <label class="text-field"><span>${label}</span>
       <textarea id="prompt" rows="3" spellcheck=${false} value=${text} onKeyDown=${onKeyDown}
@@ -93,13 +93,9 @@ function PromptCard({ text, options, isRunning, onWrite }) {
 }
 
 /** {route, body} of one request with the same result. */
-function requestOf(text, { isChat, sampling, seed, maxTokens, interventions }) {
+function requestOf(text, { sampling, seed, maxTokens, interventions }) {
   const changes = interventions.length ? { interventions } : {};
   const rest = { ...changes, ...sampling, ...(seed === null ? {} : { seed }), max_tokens: maxTokens };
-  if (isChat) {
-    const messages = [{ role: "user", content: text }];
-    return { route: "v1/chat/completions", body: { messages, ...rest, logprobs: true, top_logprobs: 5 } };
-  }
   return { route: "v1/completions", body: { prompt: text, ...rest, logprobs: 5 } };
 }
 

@@ -7,7 +7,7 @@ import { Store } from "../../core/store.js";
 
 /**
  * branches: [{id, prompt, begun, parent, from, tokens: [{id, text, logprob, isForced}], interventions, end, speed,
- * seed}]. prompt: {text, shown, ids, isChat, isPair}; ids: the token ids before the tokens (of an encoder-decoder:
+ * seed}]. prompt: {text, shown, ids, isPair}; ids: the token ids before the tokens (of an encoder-decoder:
  * the decoder's first ones). begun: equal for branches from the same continuation of a prompt. The first `from`
  * tokens are the parent's. seed: null for a greedy branch. interventions: those used for the generation, null for the
  * unchanged model. end: null while generating, then {reason, error}. current: the id of the displayed branch.
@@ -82,15 +82,13 @@ export async function begin(text, options) {
   }
 }
 
-async function readPrompt(text, { isChat, isPair }) {
+async function readPrompt(text, { isPair }) {
   if (isPair) {
     const { data } = await askJson("v1/next", { input: text, num_tokens: 0 }); // the decoder's start token
-    return { text, shown: "", ids: data[0].token_ids, isChat: false, isPair };
+    return { text, shown: "", ids: data[0].token_ids, isPair };
   }
-  const asked = isChat ? { messages: [{ role: "user", content: text }] } : { prompt: text };
-  const { tokens: ids } = await askJson("tokenize", asked);
-  const shown = isChat ? (await askJson("detokenize", { tokens: ids })).prompt : text;
-  return { text, shown, ids, isChat, isPair };
+  const { tokens: ids } = await askJson("tokenize", { prompt: text });
+  return { text, shown: text, ids, isPair };
 }
 
 /**

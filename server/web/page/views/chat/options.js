@@ -1,4 +1,4 @@
-// Generation options: the sampler's options, and whether the prompt uses the chat template.
+// Generation options of a continued text.
 import { html, useMemo, useState } from "../../core/html.js";
 import { inputOf, useCapabilities } from "../../core/model.js";
 import { samplingOf, seedOf } from "../../core/sampling.js";
@@ -17,7 +17,6 @@ export function useOptions() {
       maxModelLen: capabilities.max_model_len,
       seed: seedOf(selection),
       isGreedy: selection.write_temperature === 0 || selection.write_top_k === 1,
-      isChat: capabilities.chat && selection.write_chat,
       isPair: capabilities.kind === "encoder-decoder",
       interventions: inputOf(selection, capabilities).interventions ?? [],
     };
@@ -26,7 +25,6 @@ export function useOptions() {
 
 export function Options() {
   const selection = useSelection();
-  const { chat } = useCapabilities();
   const [refused, setRefused] = useState("");
   const takeCount = (text) => {
     const isCount = /^[1-9]\d{0,8}$/.test(text);
@@ -46,9 +44,6 @@ export function Options() {
       value=${selection.write_max_tokens} onTake=${takeCount} /></label>
     <label class="small-field" title="The same seed writes the same text">seed <${Field} type="number"
       value=${selection.write_seed} placeholder="random" onTake=${takeSeed} /></label>
-    ${chat && html`<label title="The prompt is put into the model's chat template, as /v1/chat/completions does"><input
-      type="checkbox" checked=${selection.write_chat}
-      onChange=${(event) => select({ write_chat: event.target.checked })} /> chat</label>`}
     ${refused && html`<p class="refused" role="alert">${refused}</p>`}
   </div>`;
 }

@@ -1,4 +1,4 @@
-"""The view Write: the streamed text is the API's, each token shows its probability, and any of them can be replaced."""
+"""Continued texts in Chat: the streamed text is the API's, and each token shows its probability and can be replaced."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def continued(server: Server, prompt: Any, **changes: Any) -> dict[str, Any]:
 
 
 def test_the_stream_is_the_apis_text_with_its_chances(open_view: Open, server: Server) -> None:
-    page = open_view("write", **SEEDED)
+    page = open_view("chat", chat_mode="text", **SEEDED)
     write(page)
     choice = continued(server, TEXT)
     assert "".join(chips(page)).replace("↵", "\n") == choice["text"]
@@ -44,7 +44,7 @@ def test_the_stream_is_the_apis_text_with_its_chances(open_view: Open, server: S
 
 
 def test_another_token_is_forced_and_the_first_branch_stays(open_view: Open, server: Server) -> None:
-    page = open_view("write", **SEEDED)
+    page = open_view("chat", chat_mode="text", **SEEDED)
     write(page)
     first = chips(page)
     page.locator(".prose button").nth(3).click()
@@ -71,7 +71,7 @@ def test_another_token_is_forced_and_the_first_branch_stays(open_view: Open, ser
 
 
 def test_tokens_are_walked_by_keyboard_looked_at_in_another_view_and_replaced(open_view: Open) -> None:
-    page = open_view("write", **SEEDED)
+    page = open_view("chat", chat_mode="text", **SEEDED)
     write(page)
     page.locator(".prose button").first.focus()
     for key in ("ArrowRight", "ArrowRight", "Enter"):
@@ -97,7 +97,7 @@ def test_tokens_are_walked_by_keyboard_looked_at_in_another_view_and_replaced(op
 
 
 def test_it_stops_and_goes_on(open_view: Open) -> None:
-    page = open_view("write", **{**SEEDED, "write_max_tokens": 400})
+    page = open_view("chat", chat_mode="text", **{**SEEDED, "write_max_tokens": 400})
     with slow_answers(page):
         page.locator("#write").click()
         expect(page.locator(".prose button").nth(2)).to_be_visible()
@@ -112,14 +112,14 @@ def test_it_stops_and_goes_on(open_view: Open) -> None:
 
 
 def test_a_full_context_is_told(open_view: Open) -> None:
-    page = open_view("write", text="the fox and " * 168, **SEEDED)
+    page = open_view("chat", chat_mode="text", text="the fox and " * 168, **SEEDED)
     write(page)
     expect(page.locator(".ending")).to_contain_text("The context is full: this model reads 512 tokens at most.")
     expect(page.get_by_role("button", name="Go on", exact=True)).to_be_disabled()
 
 
 def test_an_error_in_the_middle_is_shown_there_and_what_came_stays(open_view: Open) -> None:
-    page = open_view("write", **SEEDED)
+    page = open_view("chat", chat_mode="text", **SEEDED)
 
     def break_off(route: Route) -> None:
         logprobs = {"tokens": [" and"], "token_logprobs": [-0.5]}
@@ -139,7 +139,7 @@ def test_an_error_in_the_middle_is_shown_there_and_what_came_stays(open_view: Op
 
 
 def test_what_a_click_asked_is_not_said_to_be_asked_again(open_view: Open) -> None:
-    page = open_view("write", **SEEDED)
+    page = open_view("chat", chat_mode="text", **SEEDED)
     page.route("**/tokenize", lambda route: route.abort())
     page.locator("#write").click()
     expect(page.locator(".view .problem")).to_contain_text("Try it again when the server answers.")
@@ -150,18 +150,19 @@ def test_what_a_click_asked_is_not_said_to_be_asked_again(open_view: Open) -> No
     expect(page.locator(".problem")).to_have_count(0)
 
 
-def test_chat_goes_through_the_models_template(open_view: Open, server: Server) -> None:
-    page = open_view("write", write_chat=1, **SEEDED)
-    write(page)
-    body = {"messages": [{"role": "user", "content": TEXT}], "seed": 7, "temperature": 0.8, "max_tokens": 12}
-    answer = ask(server, "/v1/chat/completions", body)["choices"][0]["message"]["content"]
-    assert "".join(chips(page)).replace("↵", "\n") == answer
+def test_an_address_of_the_view_write_opens_chat(page: Page, server: Server) -> None:
+    page.goto(f"{server.url}/#view=write&text=The+old+king&write_max_tokens=7")
+    expect(page.locator("#view-chat #prompt")).to_have_value("The old king")
+    expect(page.get_by_role("spinbutton", name="tokens")).to_have_value("7")
+    page.goto("about:blank")
+    page.goto(f"{server.url}/#view=write&write_chat=1")
+    expect(page.locator("#view-chat #message")).to_be_visible()
 
 
 def test_a_number_of_tokens_that_is_none_is_refused_in_words_and_left_out_of_the_address(open_view: Open) -> None:
-    page = open_view("write", write_max_tokens=-5)
+    page = open_view("chat", chat_mode="text", write_max_tokens=-5)
     expect(page.get_by_role("spinbutton", name="tokens")).to_have_value("60")
-    page = open_view("write", write_max_tokens=12)
+    page = open_view("chat", chat_mode="text", write_max_tokens=12)
     field = page.get_by_role("spinbutton", name="tokens")
     for wrong in ("-5", "0", "2.5"):
         field.fill(wrong)
@@ -185,7 +186,7 @@ def force(page: Page, place: int, text: str) -> None:
 
 
 def test_a_branch_is_below_the_one_whose_tokens_it_goes_on_with(open_view: Open) -> None:
-    page = open_view("write", **{**SEEDED, "write_max_tokens": 9})
+    page = open_view("chat", chat_mode="text", **{**SEEDED, "write_max_tokens": 9})
     write(page)
     force(page, 5, " cat")
     force(page, 2, " dog")  # before the first fork: the tokens are the first branch's
@@ -200,7 +201,7 @@ def test_a_branch_is_below_the_one_whose_tokens_it_goes_on_with(open_view: Open)
 
 
 def test_writing_again_keeps_what_was_written(open_view: Open) -> None:
-    page = open_view("write", **SEEDED)
+    page = open_view("chat", chat_mode="text", **SEEDED)
     write(page)
     first = chips(page)
     page.get_by_label("Prompt").last.fill("The old king")
@@ -216,7 +217,7 @@ def test_writing_again_keeps_what_was_written(open_view: Open) -> None:
 
 
 def test_greedy_writing_has_no_seed(open_view: Open, server: Server) -> None:
-    page = open_view("write", write_temperature=0, write_max_tokens=12)
+    page = open_view("chat", chat_mode="text", write_temperature=0, write_max_tokens=12)
     write(page)
     assert "".join(chips(page)).replace("↵", "\n") == continued(server, TEXT, temperature=0)["text"]
     expect(page.locator(".ending")).to_contain_text("12 tokens in all")
@@ -224,6 +225,6 @@ def test_greedy_writing_has_no_seed(open_view: Open, server: Server) -> None:
 
 
 def test_code_is_written_in_a_font_of_one_width(open_view: Open) -> None:
-    page = open_view("write", **SEEDED, text="def double(x):\n    return")
+    page = open_view("chat", chat_mode="text", **SEEDED, text="def double(x):\n    return")
     write(page)
     expect(page.locator(".prose .written").first).to_have_css("font-family", re.compile(", monospace$"))

@@ -42,8 +42,8 @@ export function TokenCard({ branch, place, options, onForce, onClose }) {
 }
 
 const CAPTION =
-  "Click one to go on with it. p: the model's own probability, at temperature 1; " +
-  "drawn: the probability after the temperature and the filters above.";
+  "Click one to continue with it. p: the model's own probability, at temperature 1; " +
+  "drawn: the probability after the temperature and the filters of the settings.";
 
 function Alternatives({ token, found, temperature, onForce }) {
   const [trained, drawn] = found;

@@ -1,0 +1,64 @@
+// Settings of a conversation: system prompt, sampling with the model's own defaults, tools, the form of the answer.
+import { html, useState } from "../../core/html.js";
+import { useCapabilities } from "../../core/model.js";
+import { format } from "../../core/numbers.js";
+import { Field } from "../../parts/field.js";
+import { update } from "./history.js";
+
+// [name of the request's field, label, low, high, explanation, default if the model declares none]
+const NUMBERS = [
+  ["temperature", "Temperature", 0, 100, "0 is greedy; higher values are more varied", 1],
+  ["top_p", "Top-p", 1e-9, 1, "Keep the likeliest tokens that together hold this share", 1],
+  ["top_k", "Top-k", -1, 2 ** 31 - 1, "Keep only the k likeliest tokens; 0 keeps all", 0],
+  ["min_p", "Min-p", 0, 1, "Drop tokens below this share of the likeliest", 0],
+  ["repetition_penalty", "Repetition penalty", 1e-9, 100, "Above 1 makes repeated tokens less likely", 1],
+  ["presence_penalty", "Presence penalty", -2, 2, "Above 0 favours tokens that did not occur yet", 0],
+  ["frequency_penalty", "Frequency penalty", -2, 2, "Above 0 makes frequent tokens less likely", 0],
+  ["max_tokens", "Most tokens", 1, 2 ** 31 - 1, "Length of an answer at most", "rest of the context"],
+  ["seed", "Seed", -(2 ** 53) + 1, 2 ** 53 - 1, "The same seed gives the same answer", "random"],
+];
+const WHOLE = new Set(["top_k", "max_tokens", "seed"]);
+const TEXTS = [
+  ["stop", "Stop texts", "one a line: the answer ends before it"],
+  ["tools", "Tools", "JSON: a list of functions that the model may call"],
+  ["schema", "Form of the answer", "a JSON schema: the answer is JSON that fits it"],
+];
+const EFFORTS = ["none", "low", "medium", "high"];
+
+export function Settings({ chat }) {
+  const { default_sampling_params: defaults = {} } = useCapabilities();
+  const [refused, setRefused] = useState("");
+  const set = (changes) => update(chat.id, (now) => {
+    const given = Object.entries({ ...now.settings, ...changes }).filter(([, value]) => value !== "" && value !== null);
+    return { ...now, settings: Object.fromEntries(given) };
+  }, { isTouched: false });
+  const take = ([name, label, low, high]) => (text) => {
+    const value = Number(text);
+    const isWhole = WHOLE.has(name);
+    const isNumber = value >= low && value <= high && (!isWhole || Number.isInteger(value));
+    const isGood = text.trim() === "" || isNumber;
+    setRefused(isGood ? "" : `${label} must be a ${isWhole ? "whole " : ""}number from ${format(low)} to ${format(high)} (got ${text}).`);
+    if (isGood) set({ [name]: text.trim() === "" ? null : value });
+  };
+  return html`<div class="chat-settings">
+    <label>System prompt<textarea rows="4" value=${chat.system} placeholder="none: the template may have its own"
+      onInput=${(event) => update(chat.id, (now) => ({ ...now, system: event.target.value }), { isTouched: false })}></textarea></label>
+    ${refused && html`<p class="refused" role="alert">${refused}</p>`}
+    <div class="setting-numbers">${NUMBERS.map((each) => {
+      const [name, label, , , hint, other] = each;
+      return html`<label title=${hint}>${label}<${Field} inputmode="decimal" value=${chat.settings[name] ?? ""}
+        placeholder=${String(defaults[name] ?? other)} onTake=${take(each)} /></label>`;
+    })}
+      <label title="For models that reason: how long">Reasoning<select value=${chat.settings.reasoning_effort ?? ""}
+        onChange=${(event) => set({ reasoning_effort: event.target.value })}><option value="">model's own</option>
+        ${EFFORTS.map((effort) => html`<option value=${effort}>${effort}</option>`)}</select></label>
+    </div>
+    <p class="hint">Grey values are the model's own; an empty field keeps them.</p>
+    ${TEXTS.map(([name, label, hint]) => html`<label>${label}<textarea rows="2" spellcheck=${false} placeholder=${hint}
+      value=${chat.settings[name] ?? ""} onInput=${(event) => set({ [name]: event.target.value })}></textarea></label>`)}
+    <button type="button" onClick=${() => {
+      setRefused("");
+      update(chat.id, (now) => ({ ...now, settings: {} }), { isTouched: false });
+    }}>Use the model's own settings</button>
+  </div>`;
+}
