@@ -1,4 +1,4 @@
-"""Batches over HTTP on a real server that is killed, and one whose disk is full."""
+"""Batches over HTTP on a real server that is killed, and on a server with a full disk."""
 
 import json
 import os

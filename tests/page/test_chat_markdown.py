@@ -82,7 +82,7 @@ window.arrives = (text) => window.stream.enqueue(new TextEncoder().encode(text))
 
 
 def test_what_arrives_bit_by_bit_is_read_like_the_whole(browser: Browser, server: Server) -> None:
-    """Compare the elements at several moments of a stream with those of the same text in one piece."""
+    """Compare the elements at several moments of a stream with the elements of the same text in one piece."""
     events = stream_of(TEXT).split("\n\n")[:-3]  # without the end
     with new_page(browser) as page:
         page.add_init_script(STREAM)
