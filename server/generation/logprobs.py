@@ -1,5 +1,5 @@
-"""Writes log-probabilities in the forms that clients know: OpenAI's legacy lists, its chat entries, vLLM's
-prompt_logprobs, TGI's tokens.
+"""Writes log-probabilities in the forms that clients know: OpenAI's legacy lists, its chat entries, vLLM's dictionaries
+by token id, TGI's tokens.
 
 They are natural logarithms of the model's own distribution, before temperature. Those of a long prompt are hundreds of
 thousands of numbers: they become JSON in pieces of a few milliseconds, between which the event loop serves others.
@@ -114,19 +114,22 @@ def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dic
     }
 
 
-async def prompt_entries(
+async def ranked_entries(
     tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs | None], num_top: int
 ) -> list[orjson.Fragment]:
-    """Return vLLM's `prompt_logprobs`: by token id, with rank and text; null for the first token."""
+    """Return vLLM's `logprobs` and `prompt_logprobs`: by token id, with rank and text, the chosen token first; null
+    for a prompt's first token.
+    """
     return [
-        _items([None if entry is None else _prompt_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
+        _items([None if entry is None else _ranked_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
         async for piece in _pieces(len(logprobs))
     ]
 
 
-def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dict[str, Any]:
-    ranked = {token_id: (logprob, rank) for rank, (token_id, logprob) in enumerate(entry.top[:num_top], 1)}
-    ranked[entry.token_id] = (entry.logprob, entry.rank)
+def _ranked_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dict[str, Any]:
+    ranked = {entry.token_id: (entry.logprob, entry.rank)}
+    for rank, (token_id, logprob) in enumerate(entry.top[:num_top], 1):
+        ranked.setdefault(token_id, (logprob, rank))
     strings = tokenizer.token_strings(list(ranked))
     return {
         str(token_id): {"logprob": _finite(logprob), "rank": rank, "decoded_token": string}

@@ -34,6 +34,8 @@ class TextRequest:
     skip_special_tokens: bool = True
     num_logprobs: int | None = None
     """Alternatives of each token, or None for no log-probabilities."""
+    num_logprob_forms: int = 1
+    """Number of forms in which the answer has them."""
     constraint: Constraint | None = None
     """The form of the answer. Its `field` is the client's path already, unlike the fields of other errors."""
     attention: GenerationAttention | None = None

@@ -74,7 +74,7 @@ async def start(model: ServedModel, request: TextRequest, jobs: Sequence[Job]) -
     _check_number(model, len(jobs), num_choices)
     writer = None if request.attention is None else row_writer(model, request.attention)
     with counted_refusals(model):
-        jobs = _fit_logprobs(model, jobs, num_choices)
+        jobs = _fit_logprobs(model, jobs, num_choices, request.num_logprob_forms)
         row_bytes = [0] * len(jobs)
         if writer is not None:
             whole = (len(jobs) * num_choices, request.is_stream, model.settings.max_response_bytes)
@@ -132,7 +132,7 @@ def _check_number(model: ServedModel, num_prompts: int, num_choices: int) -> Non
         )
 
 
-def _fit_logprobs(model: ServedModel, jobs: Sequence[Job], num_choices: int) -> list[Job]:
+def _fit_logprobs(model: ServedModel, jobs: Sequence[Job], num_choices: int, num_forms: int) -> list[Job]:
     """Return the jobs. A job that may fill the context gets the largest `max_tokens` with log-probabilities that fit
     into an answer.
 
@@ -141,7 +141,7 @@ def _fit_logprobs(model: ServedModel, jobs: Sequence[Job], num_choices: int) -> 
     """
     asked = [(len(job.prompt.ids), job.sampling.prompt_logprobs) for job in jobs]
     num_entries = sum(length * (1 + number) for length, number in asked if number is not None)
-    a_token = sum(1 + job.sampling.logprobs for job in jobs if job.sampling.logprobs is not None)
+    a_token = num_forms * sum(1 + job.sampling.logprobs for job in jobs if job.sampling.logprobs is not None)
     limit = model.settings.max_response_bytes
     most = max(1, (limit // (_LOGPROB_BYTES * num_choices) - num_entries) // max(1, a_token))
     fitted = []
@@ -150,7 +150,7 @@ def _fit_logprobs(model: ServedModel, jobs: Sequence[Job], num_choices: int) -> 
         if job.sampling.logprobs is not None:
             if len(job.prompt.ids) + max_tokens >= model.context_limit:
                 max_tokens = min(max_tokens, most)
-            num_entries += max_tokens * (1 + job.sampling.logprobs)
+            num_entries += num_forms * max_tokens * (1 + job.sampling.logprobs)
         fitted.append(job.limited_to(max_tokens))
     if (size := num_choices * num_entries * _LOGPROB_BYTES) > limit:
         advice = "Request fewer alternatives, tokens or choices, or send fewer or shorter prompts."

@@ -3,24 +3,37 @@ vLLM's names.
 """
 
 import asyncio
-import contextlib
 import os
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import httpx
 
 from lightwell.model.checkpoint.nearest import did_you_mean
 from lightwell.model.tokenization.tokenizer import Tokenizer
 from lightwell.server.config.settings import Settings, setting_names
+from lightwell.server.library.many_inputs import all_or_none, in_parts, progress_bar
 from lightwell.server.library.transports import AsyncLocalTransport, LocalTransport
 from lightwell.server.lifecycle.in_process import Application
-from lightwell_client import AsyncClient, ChatCompletion, Client, Completion, LightwellError
-from lightwell_client._calls import as_messages
-from lightwell_client._options import ChatOptions, GenerateOptions, TokenizeOptions
+from lightwell_client import (
+    AsyncClient,
+    ChatCompletion,
+    Classification,
+    Client,
+    Completion,
+    Embeddings,
+    LightwellError,
+    Reranking,
+    Scores,
+)
+from lightwell_client._calls import as_messages, num_inputs
+from lightwell_client._options import ChatOptions, EmbeddingOptions, GenerateOptions, Prompt, TokenizeOptions
+from lightwell_client._scores import ClassifyOptions, RerankOptions, ScoreOptions
+from lightwell_client._wire import plain
 
 R = TypeVar("R", Completion, ChatCompletion)
 
@@ -29,15 +42,13 @@ _OTHER_NAMES = {"tensor_parallel_size": "tensor_parallel", "quantization": "quan
 """vLLM's names of settings."""
 _IGNORED = ("enforce_eager", "runner", "trust_remote_code", "disable_log_stats", "swap_space")
 """vLLM's settings without a counterpart."""
-_SHOWN_FROM = 11
-"""Least number of prompts with a progress bar."""
 _UNLIMITED = {
     "max_queue_time": "0", "request_timeout": "0", "load_timeout": "0", "worker_timeout": "1000000",
     "max_num_queued_requests": "1000000000", "max_num_queued_tokens": "1000000000000", "max_kv_demand": "1000000",
 }  # fmt: skip
 """Defaults of the settings that protect a server from its clients."""
 _MAX_TOKENS = 16
-"""vLLM's default of `max_tokens`, for chats too."""
+"""vLLM's default of `max_tokens`, for chats too; None is the rest of the context."""
 
 
 class SamplingParams(SimpleNamespace):
@@ -53,7 +64,7 @@ class SamplingParams(SimpleNamespace):
         for name in options.keys() - self._NAMES:
             accepted = ", ".join(sorted(self._NAMES))
             raise TypeError(f"SamplingParams has no {name!r}{did_you_mean(name, self._NAMES)}; accepted: {accepted}")
-        super().__init__(**options)
+        super().__init__(**{"max_tokens": _MAX_TOKENS} | options)
 
     def __getattr__(self, name: str) -> None:
         """Return None for an option that was not given. Raises AttributeError for another name."""
@@ -86,6 +97,8 @@ class _Batches:
         self, prompts: Any, sampling: Sampling, options: Mapping[str, Any], use_tqdm: bool
     ) -> list[Completion]:
         async def one(prompt: str | Sequence[int], chosen: Mapping[str, Any]) -> Completion:
+            if "max_tokens" not in chosen:  # null: without the field, a server generates 16
+                chosen = {**chosen, "extra_body": {"max_tokens": None} | dict(chosen.get("extra_body") or {})}
             answer = await self._client.generate(prompt, **chosen)
             adds = chosen.get("add_special_tokens", True)
             ids = self.application.tokenizer.encode(prompt, adds).ids if isinstance(prompt, str) else list(prompt)
@@ -100,6 +113,8 @@ class _Batches:
         is_one = isinstance(messages, str) or (len(messages) > 0 and not isinstance(messages[0], list | tuple))
 
         async def one(conversation: Any, chosen: Mapping[str, Any]) -> ChatCompletion:
+            if type(number := chosen.get("logprobs")) is int:
+                chosen = {**chosen, "logprobs": True, "top_logprobs": number}
             answer = await self._client.chat(conversation, **chosen)
             shared = {name: value for name, value in chosen.items() if name in TokenizeOptions.__annotations__}
             ids = (await self._client.tokenize(as_messages(conversation), **shared)).ids
@@ -122,11 +137,12 @@ class _Batches:
         if len(each) != len(prompts):
             raise ValueError(f"sampling_params: {len(each)} for {len(prompts)} prompts; one, or one each is accepted")
         places = asyncio.Semaphore(self._max_together)
-        with _progress(len(prompts), use_tqdm) as advance:
+        with progress_bar(len(prompts), use_tqdm) as advance:
 
             async def run(number: int) -> R:
-                own = each[number]
-                chosen = {"max_tokens": _MAX_TOKENS} | ({} if own is None else vars(own)) | dict(options)
+                chosen = vars(each[number] or SamplingParams()) | dict(options)
+                if chosen.get("max_completion_tokens") is not None:
+                    chosen["max_tokens"] = options.get("max_tokens")
                 chosen = {name: value for name, value in chosen.items() if value is not None}
                 try:
                     async with places:
@@ -134,15 +150,44 @@ class _Batches:
                 except LightwellError as error:
                     error.add_note(f"It is the error of prompt {number} of {len(prompts)}.")
                     raise
-                advance()
+                advance(1)
                 return answer
 
-            tasks = [asyncio.ensure_future(run(number)) for number in range(len(prompts))]
-            try:
-                return list(await asyncio.gather(*tasks))
-            finally:
-                for task in tasks:
-                    task.cancel()
+            return await all_or_none([run(number) for number in range(len(prompts))])
+
+    async def embed(self, input: Any, options: Mapping[str, Any], use_tqdm: bool) -> Embeddings:
+        inputs, count = plain(input), num_inputs(input)
+        if count == 1:
+            return await self._client.embed(inputs, **options)
+        return await in_parts(count, lambda part: self._client.embed(inputs[part], **options), "data", use_tqdm)
+
+    async def classify(self, input: Any, options: Mapping[str, Any], use_tqdm: bool) -> Classification:
+        inputs, count = plain(input), num_inputs(input)
+        if count == 1:
+            return await self._client.classify(inputs, **options)
+        return await in_parts(count, lambda part: self._client.classify(inputs[part], **options), "data", use_tqdm)
+
+    async def score(self, first: Any, second: Any, options: Mapping[str, Any], use_tqdm: bool) -> Scores:
+        firsts, seconds = plain(first), plain(second)
+        counts = {len(texts) for texts in (firsts, seconds) if isinstance(texts, list) and len(texts) != 1}
+        if len(counts) != 1:  # one pair, or lists of different lengths, which the route refuses
+            return await self._client.score(firsts, seconds, **options)
+
+        def ask(part: slice) -> Awaitable[Scores]:
+            one, two = (
+                texts if isinstance(texts, str) or len(texts) == 1 else texts[part] for texts in (firsts, seconds)
+            )
+            return self._client.score(one, two, **options)
+
+        return await in_parts(counts.pop(), ask, "data", use_tqdm)
+
+    async def rerank(self, query: str, documents: Any, options: Mapping[str, Any], use_tqdm: bool) -> Reranking:
+        texts = plain(documents)
+
+        def ask(part: slice) -> Awaitable[Reranking]:
+            return self._client.rerank(query, texts[part], **options)
+
+        return await in_parts(len(texts), ask, "results", use_tqdm, most=options.get("top_n") or 0)
 
 
 class LLM(Client):
@@ -192,6 +237,34 @@ class LLM(Client):
         """
         return self._batches.application.result(self._batches.chat(messages, sampling_params, options, use_tqdm))
 
+    def embed(self, input: Prompt, use_tqdm: bool = True, **options: Unpack[EmbeddingOptions]) -> Embeddings:
+        """Return a vector for each input; there may be any number. Raises LightwellError."""
+        return self._batches.application.result(self._batches.embed(input, options, use_tqdm))
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str | Mapping[str, str]],
+        use_tqdm: bool = True,
+        **options: Unpack[RerankOptions],
+    ) -> Reranking:
+        """Return the documents, of any number, by how well they answer the query. Raises LightwellError."""
+        return self._batches.application.result(self._batches.rerank(query, documents, options, use_tqdm))
+
+    def score(
+        self,
+        first: str | Sequence[str],
+        second: str | Sequence[str],
+        use_tqdm: bool = True,
+        **options: Unpack[ScoreOptions],
+    ) -> Scores:
+        """Return the score of each pair; there may be any number. Raises LightwellError."""
+        return self._batches.application.result(self._batches.score(first, second, options, use_tqdm))
+
+    def classify(self, input: Prompt, use_tqdm: bool = True, **options: Unpack[ClassifyOptions]) -> Classification:
+        """Return the labels of each input; there may be any number. Raises LightwellError."""
+        return self._batches.application.result(self._batches.classify(input, options, use_tqdm))
+
     def __repr__(self) -> str:
         return f"LLM({self._batches.application.name!r})"
 
@@ -230,6 +303,36 @@ class AsyncLLM(AsyncClient):
         """Answer one or many conversations, as `LLM.chat`."""
         return await self._batches.chat(messages, sampling_params, options, use_tqdm)
 
+    async def embed(self, input: Prompt, use_tqdm: bool = True, **options: Unpack[EmbeddingOptions]) -> Embeddings:
+        """Return a vector for each input, as `LLM.embed`."""
+        return await self._batches.embed(input, options, use_tqdm)
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str | Mapping[str, str]],
+        use_tqdm: bool = True,
+        **options: Unpack[RerankOptions],
+    ) -> Reranking:
+        """Return the documents by how well they answer the query, as `LLM.rerank`."""
+        return await self._batches.rerank(query, documents, options, use_tqdm)
+
+    async def score(
+        self,
+        first: str | Sequence[str],
+        second: str | Sequence[str],
+        use_tqdm: bool = True,
+        **options: Unpack[ScoreOptions],
+    ) -> Scores:
+        """Return the score of each pair, as `LLM.score`."""
+        return await self._batches.score(first, second, options, use_tqdm)
+
+    async def classify(
+        self, input: Prompt, use_tqdm: bool = True, **options: Unpack[ClassifyOptions]
+    ) -> Classification:
+        """Return the labels of each input, as `LLM.classify`."""
+        return await self._batches.classify(input, options, use_tqdm)
+
     def __repr__(self) -> str:
         return f"AsyncLLM({self._batches.application.name!r})"
 
@@ -245,14 +348,17 @@ class AsyncLLM(AsyncClient):
 def settings_of(model: str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> Settings:
     """Return the settings. Raises TypeError for an unknown name, and SettingsError for a wrong value."""
     flags: dict[str, Any] = {"model": None if model is None else str(model), **_UNLIMITED}
+    accepted = [setting.name for setting in fields(Settings) if not setting.metadata["group"].of_server]
     for given, value in settings.items():
         name = _OTHER_NAMES.get(given, given)
         if name in _IGNORED:
             if name == "trust_remote_code" and value:
                 raise ValueError("trust_remote_code: False is accepted; Lightwell runs no code of models")
             warnings.warn(f"{given} has no effect here", stacklevel=4)
-        elif name not in setting_names():
-            raise TypeError(f"LLM has no setting {given!r}{did_you_mean(given, setting_names())}")
+        elif name not in accepted:
+            if name in setting_names():
+                raise TypeError(f"LLM has no setting {given!r}: it is for servers (`lightwell serve`)")
+            raise TypeError(f"LLM has no setting {given!r}{did_you_mean(given, accepted)}")
         elif isinstance(value, list | tuple):
             flags[name] = [*map(str, value)]
         elif value is not None and value is not False:
@@ -274,22 +380,3 @@ def prompts_of(prompts: Any) -> list[Any]:
             prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
         found.append(prompt)
     return found
-
-
-@contextlib.contextmanager
-def _progress(total: int, is_wanted: bool) -> Iterator[Callable[[], None]]:
-    """Yield a function that moves a progress bar on stderr by one; for few prompts there is none."""
-    from tqdm.auto import tqdm
-
-    if not is_wanted or total < _SHOWN_FROM:
-        yield lambda: None
-        return
-    with contextlib.suppress(OSError), tqdm(total=total, desc="prompts", unit="") as bar:
-
-        def advance() -> None:
-            try:
-                bar.update()
-            except OSError:  # the reader has left
-                bar.disable = True
-
-        yield advance

@@ -28,6 +28,7 @@ from lightwell.server.schemas.structured_outputs import CanConstrain
 from lightwell.server.schemas.thinking import EFFORT, Effort, ThinkingFields
 
 MAX_CHOICES = 128
+OUTPUT_LOGPROBS = "With return_token_ids: logprobs by token id, in the form of prompt_logprobs."
 
 
 class StreamOptions(RequestModel):
@@ -57,7 +58,9 @@ class GenerationFields(CanConstrain, SamplingFields):
         description="Drop the beginning of a prompt that does not fit (an encoder's: the end), instead of refusing it.",
     )
     truncate_prompt_tokens: PromptTokens | None = Field(None, description=TRUNCATE_PROMPT_TOKENS)
-    return_token_ids: bool = Field(False, description="Add the token ids to each choice.")
+    return_token_ids: bool = Field(
+        False, description="Add the token ids to each choice, and with logprobs also output_logprobs."
+    )
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> "GenerationFields":
@@ -174,6 +177,7 @@ class CompletionChoice(AnswerModel):
         description="tokens, token_logprobs, top_logprobs and text_offset; of two tokens with one text the second is "
         "named token_id:N."
     )
+    output_logprobs: list[Any] | None = Field(None, description=OUTPUT_LOGPROBS)
     prompt_logprobs: list[Any] | None = Field(None, description="One entry a prompt token, the first null.")
     attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")
 
@@ -204,6 +208,7 @@ class ChatChoice(AnswerModel):
     )
     stop_reason: str | int | None = Field(None, description="The stop string or token id that ended it.")
     logprobs: dict[str, Any] | None = Field(description='{"content": [one entry a token]}.')
+    output_logprobs: list[Any] | None = Field(None, description=OUTPUT_LOGPROBS)
     attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")
     reasons: list[Reasons] | None = Field(None, description="With explain: why each of the first 16 tokens was likely.")
 

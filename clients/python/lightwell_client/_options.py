@@ -111,7 +111,9 @@ class SamplingOptions(ModelOptions, total=False):
     truncate: Annotated[
         bool, Argument("Drop the beginning of a prompt that does not fit, instead of being refused.", False)
     ]
-    return_token_ids: Annotated[bool, Argument("Add the token ids to each choice.", False)]
+    return_token_ids: Annotated[
+        bool, Argument("Add the token ids to each choice, and with logprobs also output_logprobs.", False)
+    ]
     attention: Annotated[
         Mapping[str, Any],
         Argument('Rows with each token: {"layers", "heads" or "pairs", "kind", "dtype", "top_k", "prompt"}.'),

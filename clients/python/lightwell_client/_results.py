@@ -23,6 +23,47 @@ class Usage(Result):
     total_tokens: int = 0
 
 
+class Logprob(Result):
+    """One token at a position: its log-probability (natural), its rank (1 is the likeliest) and its text."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+RankedLogprobs = list[dict[int, Logprob] | None]
+"""vLLM's form: for each token, the chosen token and the likeliest ones by token id; None for a prompt's first token."""
+
+
+class Output(Result):
+    """A choice by vLLM's names."""
+
+    index: int = 0
+    text: str
+    token_ids: list[int] | None = None
+    cumulative_logprob: float | None = None
+    """Sum of the log-probabilities of the tokens."""
+    logprobs: RankedLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+    @classmethod
+    def of(cls, choice: "CompletionChoice | ChatChoice") -> Self:
+        """Return a choice by vLLM's names. token_ids, logprobs: None without `return_token_ids`."""
+        logprobs, total = choice.output_logprobs, None
+        if logprobs is not None:
+            total = sum(next(iter(entry.values())).logprob for entry in logprobs if entry)  # the first is the chosen
+        return cls(
+            index=choice.index,
+            text=choice.text,
+            token_ids=choice.token_ids,
+            cumulative_logprob=total,
+            logprobs=logprobs,
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+        )
+
+
 class CompletionLogprobs(Result):
     """Natural logarithms, one entry per token; the first is None if there is nothing before it."""
 
@@ -42,7 +83,9 @@ class CompletionChoice(Result):
     logprobs: CompletionLogprobs | None = None
     token_ids: list[int] | None = None
     """With return_token_ids: the generated tokens."""
-    prompt_logprobs: list[Any] | None = None
+    output_logprobs: RankedLogprobs | None = None
+    """With return_token_ids and logprobs: of the generated tokens, by token id."""
+    prompt_logprobs: RankedLogprobs | None = None
     attention: MaybeTokenAttention = None
     """The rows that chose these tokens, when asked for."""
 
@@ -61,9 +104,14 @@ class Completion(Result, TextView):
     """The prompt's tokens; None in a server's answer."""
 
     @property
-    def outputs(self) -> list[CompletionChoice]:
-        """Return the choices, by vLLM's name."""
-        return self.choices
+    def outputs(self) -> list[Output]:
+        """Return the choices, by vLLM's names."""
+        return [Output.of(choice) for choice in self.choices]
+
+    @property
+    def prompt_logprobs(self) -> RankedLogprobs | None:
+        """Return the log-probabilities of the first prompt's tokens, which `prompt_logprobs` requests."""
+        return self.choices[0].prompt_logprobs
 
     @property
     def text(self) -> str:
@@ -176,6 +224,8 @@ class ChatChoice(Result):
     logprobs: ChatLogprobs | None = None
     token_ids: list[int] | None = None
     """With return_token_ids: the generated tokens."""
+    output_logprobs: RankedLogprobs | None = None
+    """With return_token_ids and logprobs: of the generated tokens, by token id."""
     attention: MaybeTokenAttention = None
     reasons: tuple[Reasons, ...] | None = Field(default=None, repr=False)
     """With `explain`: why each of the first 16 tokens was likely."""
@@ -196,13 +246,14 @@ class ChatCompletion(Result, TextView):
     usage: Usage | None = None
     prompt: str | None = None
     """The conversation as the chat template writes it; None in a server's answer."""
+    prompt_logprobs: RankedLogprobs | None = None
     prompt_token_ids: list[int] | None = None
     """The prompt's tokens; None in a server's answer."""
 
     @property
-    def outputs(self) -> list[ChatChoice]:
-        """Return the choices, by vLLM's name."""
-        return self.choices
+    def outputs(self) -> list[Output]:
+        """Return the choices, by vLLM's names."""
+        return [Output.of(choice) for choice in self.choices]
 
     @property
     def message(self) -> ChatMessage:

@@ -19,6 +19,7 @@ def text_fields(body: GenerationFields) -> dict[str, Any]:
     return {
         **shared_fields(body),
         "num_choices": body.n or 1,
+        "num_logprob_forms": 2 if body.return_token_ids else 1,
         "constraint": body.constraint,
         "truncate": body.truncate,
         "truncate_prompt_tokens": body.truncate_prompt_tokens,

@@ -17,7 +17,7 @@ from lightwell.server.generation.acceptance import accept
 from lightwell.server.generation.choices import Piece
 from lightwell.server.generation.context import AppContext
 from lightwell.server.generation.conversation import Answered, ChatPiece, Conversation, begin_conversation
-from lightwell.server.generation.logprobs import chat_entries, prompt_entries
+from lightwell.server.generation.logprobs import chat_entries, ranked_entries
 from lightwell.server.generation.prompts.field_names import FieldNames
 from lightwell.server.generation.request import ChatRequest
 from lightwell.server.generation.served_model import ServedModel
@@ -147,16 +147,17 @@ class _ChatWriter(AnswerWriter):
     async def whole_choice(self, index: int, choice: Answered) -> dict[str, Any]:
         """Return a choice in one piece."""
         token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
+        logprobs = [each for piece in choice.pieces for each in piece.logprobs]
         self.num_tokens[index] += len(token_ids)
         written: dict[str, Any] = {
             "index": index,
             "message": self._message(choice.message),
-            "logprobs": await self._logprobs([each for piece in choice.pieces for each in piece.logprobs]),
+            "logprobs": await self._logprobs(logprobs),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
         if self.body.return_token_ids:
-            written["token_ids"] = token_ids
+            written |= await self._ids(token_ids, logprobs)
         tensors = [piece.tensors for piece in choice.pieces if piece.tensors]
         if self.started.rows is not None and tensors:
             written["attention"] = self.started.rows.whole(tensors, len(self.job.prompt.ids) - 1, JsonArray)
@@ -182,7 +183,7 @@ class _ChatWriter(AnswerWriter):
         choice = self.choice(new)
         choice["logprobs"] = await self._logprobs(piece.logprobs)
         if self.body.return_token_ids:
-            choice["token_ids"] = piece.token_ids
+            choice |= await self._ids(piece.token_ids, piece.logprobs)
         if self.started.rows is not None and piece.tensors:
             choice["attention"] = self.started.rows.piece(piece.tensors, query)
         is_seen = choice["delta"] or new.finish_reason is not None or choice["logprobs"] is not None
@@ -193,11 +194,17 @@ class _ChatWriter(AnswerWriter):
             return None
         return {"content": await chat_entries(self.model.tokenizer, logprobs, self.body.num_logprobs)}
 
+    async def _ids(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        written: dict[str, Any] = {"token_ids": token_ids}
+        if self.body.num_logprobs is not None:
+            written["output_logprobs"] = await ranked_entries(self.model.tokenizer, logprobs, self.body.num_logprobs)
+        return written
+
     async def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs | None] | None) -> list[Any] | None:
         """Return vLLM's `prompt_logprobs`, which chats have next to the choices."""
         if logprobs is None:
             return None
-        return await prompt_entries(self.model.tokenizer, logprobs, self.body.prompt_logprobs or 0)
+        return await ranked_entries(self.model.tokenizer, logprobs, self.body.prompt_logprobs or 0)
 
 
 def _reasoning(text: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from lightwell.server.generation.attention_rows import prompt_rows
 from lightwell.server.generation.choices import Piece
 from lightwell.server.generation.completion import completion_jobs
 from lightwell.server.generation.context import AppContext
-from lightwell.server.generation.logprobs import LegacyLogprobs, prompt_entries
+from lightwell.server.generation.logprobs import LegacyLogprobs, ranked_entries
 from lightwell.server.generation.prompts.prompt import Prompt
 from lightwell.server.generation.request import PromptRequest
 from lightwell.server.generation.served_model import ServedModel
@@ -153,8 +153,11 @@ class _CompletionWriter(AnswerWriter):
         choice["logprobs"] = await self._logprobs(index, piece, echoes)
         if self.body.return_token_ids:
             choice["token_ids"] = piece.token_ids
+            if self.body.logprobs is not None:
+                entries = await ranked_entries(self.model.tokenizer, piece.logprobs, self.body.logprobs)
+                choice["output_logprobs"] = entries
         if self.body.prompt_logprobs is not None and piece.prompt_logprobs is not None:
-            entries = await prompt_entries(self.model.tokenizer, piece.prompt_logprobs, self.body.prompt_logprobs)
+            entries = await ranked_entries(self.model.tokenizer, piece.prompt_logprobs, self.body.prompt_logprobs)
             choice["prompt_logprobs"] = entries
         if self.started.rows is not None and piece.tensors:
             choice["attention"] = self.started.rows.piece(piece.tensors, query)

@@ -19,7 +19,7 @@ from lightwell.model.tokenization.detokenizer import Detokenizer
 from lightwell.model.tokenization.tokenizer import Tokenizer
 from lightwell.server.dialects.responses import tensor_response
 from lightwell.server.engine.messages.outputs import TokenLogprobs
-from lightwell.server.generation.logprobs import LegacyLogprobs, chat_entries, prompt_entries
+from lightwell.server.generation.logprobs import LegacyLogprobs, chat_entries, ranked_entries
 from lightwell.server.http.connection import HttpProtocol
 from lightwell.server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
 from tests.server.bare_server import PATIENCE, serving
@@ -141,7 +141,7 @@ FORMS: dict[str, Write] = {
         IDS[:length], SCORED[:length]
     ),
     "chat": lambda tokenizer, length: chat_entries(tokenizer, SCORED[:length], 2),
-    "prompt": lambda tokenizer, length: prompt_entries(tokenizer, [None, *SCORED[1:length]], 2),
+    "prompt": lambda tokenizer, length: ranked_entries(tokenizer, [None, *SCORED[1:length]], 2),
 }
 
 
