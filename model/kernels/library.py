@@ -134,7 +134,9 @@ def check_variables() -> None:
 
 
 def set_num_threads(count: int) -> None:
-    """Set the number of threads of the kernels, which includes the caller's."""
+    """Set the number of threads of the kernels that the calling thread runs, which includes itself. Threads that have
+    set none use the last number that any thread set.
+    """
     library = _library()
     if library is not None:
         library.lightwell_set_num_threads(ctypes.c_long(count))
@@ -160,6 +162,6 @@ def progress() -> int:
 
 
 def num_threads() -> int:
-    """Return the number of threads of the kernels."""
+    """Return the number of threads of the kernels that the calling thread runs."""
     library = _library()
     return 1 if library is None else int(library.lightwell_num_threads())

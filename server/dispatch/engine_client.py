@@ -6,6 +6,7 @@ runs in one event loop. Independent of routes.
 """
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -37,8 +38,12 @@ logger = logging.getLogger(__name__)
 class EngineClient:
     """The engine's client. `on_step` gets the stats of each engine step, `on_hung` each worker to kill."""
 
-    def __init__(self, settings: Settings, num_workers: int = 1, model: str = "") -> None:
-        """model: the name of the model in messages, if the server has several."""
+    def __init__(
+        self, settings: Settings, num_workers: int = 1, model: str = "", connected: socket.socket | None = None
+    ) -> None:
+        """Listen for workers, or use the connection to one in this process. model: the name of the model in messages,
+        if the server has several.
+        """
         self.live = True
         """Whether there are workers: False once they were given up."""
         self.end_reason = ""
@@ -57,6 +62,7 @@ class EngineClient:
             num_workers,
             settings,
             model,
+            connected,
             on_message=self._take_message,
             on_ready=self._take_ready,
             on_lost=self._fail_lost,

@@ -9,10 +9,12 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 from lightwell.server.config.settings import Settings
 from lightwell.server.dispatch.worker_health import WorkerHealth
@@ -67,9 +69,36 @@ class WorkerSocket:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class WorkerInProcess(WorkerSocket):
+    """The connection to the only worker, a thread of this process, over one end of a pair of sockets. There is no
+    folder, which a killed process would leave behind, and nothing else can connect.
+    """
+
+    path = ""
+
+    def __init__(self, make_protocol: Callable[[], link.LinkProtocol], connected: socket.socket) -> None:
+        self._make_protocol = make_protocol
+        self._connected = connected
+
+    async def accept(self) -> None:
+        """Begin to read the connection."""
+        loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(self._make_protocol, sock=self._connected)
+
+    def stop(self) -> None:
+        """End the connection, also where a forked process has it open."""
+        with contextlib.suppress(OSError):
+            self._connected.shutdown(socket.SHUT_RDWR)
+
+    def remove(self) -> None:
+        """Close the connection. It needs no event loop, and may be called again."""
+        self._connected.close()
+
+
 class WorkerPool:
     """The workers and their messages.
 
+    connected: the connection to a worker in this process; without it, workers connect to a socket in a folder.
     `on_message` gets each message that does not concern the worker's own state. The other functions are called when a
     worker becomes ready, when its connection ends, when it hangs, and when its process must be killed.
     """
@@ -79,6 +108,7 @@ class WorkerPool:
         num_workers: int,
         settings: Settings,
         model: str,
+        connected: socket.socket | None,
         *,
         on_message: Callable[[WorkerState, messages.FromWorker], None],
         on_ready: Callable[[WorkerState, EngineInfo], None],
@@ -87,7 +117,8 @@ class WorkerPool:
         on_given_up: Callable[[WorkerState], None],
     ) -> None:
         self.workers = tuple(WorkerState(i, model) for i in range(num_workers))
-        self.socket = WorkerSocket(lambda: link.LinkProtocol(self._on_frame, self._on_disconnect))
+        new_protocol = partial(link.LinkProtocol, self._on_frame, self._on_disconnect)
+        self.socket = WorkerSocket(new_protocol) if connected is None else WorkerInProcess(new_protocol, connected)
         self.last_info: EngineInfo | None = None
         """The engine's description from the worker that became ready last; None before any was."""
         self.may_leave = False

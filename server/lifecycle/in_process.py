@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -44,9 +45,10 @@ class Application:
         self._calling = threading.Lock()
         """Held while a coroutine is given to the loop: after `close` has begun, none is."""
         self.is_closed = False
-        self._client = EngineClient(settings, 1)
+        ours, self._engine_end = socket.socketpair()
+        self._client = EngineClient(settings, connected=ours)
         self._engine = EngineThread(
-            settings.engine_config(files.folder), self._client.socket.path, files.fingerprint, self._give_up
+            settings.engine_config(files.folder), self._engine_end, files.fingerprint, self._give_up
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lightwell-routes", daemon=True)
@@ -70,8 +72,6 @@ class Application:
             if not self._engine.is_alive():
                 raise RuntimeError("the engine ended while it was loading")
             await asyncio.sleep(0.001)  # the message is on its way
-        self._client.socket.stop()  # nothing else connects
-        self._client.socket.remove()
 
     def _give_up(self, error: BaseException) -> None:
         """Refuse requests from now on. The engine's thread calls it when it fails."""
@@ -131,6 +131,7 @@ class Application:
                 self._loop.close()
                 if self._engine.is_alive():
                     self._engine.join()
+                self._engine_end.close()  # if the thread was not started
 
     async def _stop(self) -> None:
         try:

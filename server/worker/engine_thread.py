@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -29,22 +30,24 @@ class EngineThread(threading.Thread):
     def __init__(
         self,
         config: EngineConfig,
-        socket_path: str,
+        connected: socket.socket,
         model_files: Fingerprint,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """Prepare the thread. `on_failure` is called with the error that ends a loaded engine."""
+        """Prepare the thread. connected: the connection to the engine's client; the thread closes it at its end.
+        `on_failure` is called with the error that ends a loaded engine.
+        """
         super().__init__(name="lightwell-engine", daemon=True)
         self.loaded: Future[None] = Future()
         """Done once the engine is loaded; its exception is the error of the loading."""
         self._config = config
-        self._socket_path = socket_path
+        self._connected = connected
         self._model_files = model_files
         self._on_failure = on_failure
 
     def run(self) -> None:
         try:
-            link = WorkerLink.connect(self._socket_path)
+            link = WorkerLink(self._connected)
             try:
                 self._serve(link)
             finally:

@@ -25,14 +25,16 @@ pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
 Work job_work;
 void* job_context;
 long job_parts;
+long job_threads;
 // The job's number times 2**32, plus the next part to be taken.
 unsigned long turn = ALL_TAKEN;
 long parts_done;
 long progress;  // of all jobs
 
 long num_asleep;
-long wanted = 1;   // threads, the caller's among them
-long started = 0;  // threads of the pool
+long last_wanted = 1;  // threads, the caller's among them, as any thread set them last
+long started = 0;      // threads of the pool
+__thread long wanted;  // threads of this thread's jobs; 0 means last_wanted
 __thread bool inside;
 
 inline void pause_a_moment() {
@@ -74,7 +76,8 @@ void* run_thread(void* index_of_thread) {
       pthread_mutex_unlock(&sleepers);
     }
     number = __atomic_load_n(&turn, __ATOMIC_ACQUIRE) >> 32;
-    if (index < lightwell_num_threads() - 1) take_parts(number);
+    wanted = __atomic_load_n(&job_threads, __ATOMIC_ACQUIRE);
+    if (index < wanted - 1) take_parts(number);
   }
   return nullptr;
 }
@@ -90,7 +93,7 @@ void forget_threads() {
 void start_threads() {
   static bool is_known = false;
   if (!is_known) is_known = pthread_atfork(nullptr, nullptr, forget_threads) == 0;
-  while (started < wanted - 1) {
+  while (started < lightwell_num_threads() - 1) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -106,11 +109,12 @@ void start_threads() {
 
 extern "C" {
 
-long lightwell_num_threads(void) { return __atomic_load_n(&wanted, __ATOMIC_RELAXED); }
+long lightwell_num_threads(void) { return wanted ? wanted : __atomic_load_n(&last_wanted, __ATOMIC_RELAXED); }
 
 void lightwell_set_num_threads(long count) {
   pthread_mutex_lock(&lock);
-  __atomic_store_n(&wanted, count < 1 ? 1 : count > MOST ? MOST : count, __ATOMIC_RELAXED);
+  wanted = count < 1 ? 1 : count > MOST ? MOST : count;
+  __atomic_store_n(&last_wanted, wanted, __ATOMIC_RELAXED);
   pthread_mutex_unlock(&lock);
 }
 
@@ -135,6 +139,7 @@ void lightwell_run(long num_parts, void (*work)(void* context, long part), void*
   __atomic_store_n(&job_work, work, __ATOMIC_RELEASE);
   __atomic_store_n(&job_context, context, __ATOMIC_RELEASE);
   __atomic_store_n(&job_parts, num_parts, __ATOMIC_RELEASE);
+  __atomic_store_n(&job_threads, lightwell_num_threads(), __ATOMIC_RELEASE);
   __atomic_store_n(&parts_done, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&turn, number << 32, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&num_asleep, __ATOMIC_SEQ_CST) > 0) {

@@ -8,7 +8,8 @@ extern "C" {
 // left. Returns when all are done. Where the pool is at work for another thread, or inside such work, this thread runs
 // all parts itself.
 void lightwell_run(long num_parts, void (*work)(void* context, long part), void* context);
-// Parts run at the same time at most, this thread's among them.
+// Parts of this thread's work run at the same time at most, its own among them. A thread that has set no number uses the
+// last that any thread set.
 API long lightwell_num_threads(void);
 API void lightwell_set_num_threads(long count);
 // Counts one more piece of work as done: each part of `lightwell_run`, and the pieces of parts that may take long.
