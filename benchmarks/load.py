@@ -147,10 +147,11 @@ async def stream_completion(
 
 
 async def exchange(
-    host: str, port: int, body: dict[str, Any], on_event: Callable[[int], None] | None = None
+    host: str, port: int, body: dict[str, Any], on_event: Callable[[int], None] | None = None, *, streams: bool = True
 ) -> "Exchange":
     """Send one request and return the received bytes, not parsed. Raises OSError if the connection fails."""
-    content = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
+    asked = {"stream": True, "stream_options": {"include_usage": True}} if streams else {}
+    content = json.dumps(body | asked).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     loop = asyncio.get_running_loop()
@@ -209,7 +210,12 @@ class Exchange(asyncio.Protocol):
     @property
     def has_whole_body(self) -> bool:
         """Return whether a body of the announced length came."""
-        return len(b"".join(self._pieces).partition(b"\r\n\r\n")[2]) == int(self.header("content-length") or -1)
+        return len(self.body) == int(self.header("content-length") or -1)
+
+    @property
+    def body(self) -> bytes:
+        """Return the bytes after the head."""
+        return b"".join(self._pieces).partition(b"\r\n\r\n")[2]
 
     def _head(self) -> str:
         return b"".join(self._pieces).partition(b"\r\n\r\n")[0].decode("latin-1")

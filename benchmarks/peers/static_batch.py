@@ -1,4 +1,5 @@
-"""Run `transformers.generate` with a static batch: {"prompts": [[1, 2, ...], ...], "max_tokens": 64} -> its seconds.
+"""Run `transformers.generate` with a static batch, padded on the left: {"prompts": [[1, 2, ...], ...], "max_tokens":
+64} -> its seconds.
 
 With --attentions, {"prompts": [[1, 2, ...]]} is one forward pass that keeps all attentions and logits.
 """
@@ -29,10 +30,13 @@ def main() -> None:
 
     @torch.inference_mode()
     def generate(asked: dict[str, Any]) -> None:
-        ids, length = torch.tensor(asked["prompts"]), asked["max_tokens"]
+        rows, length = asked["prompts"], asked["max_tokens"]
+        widest = max(map(len, rows))
+        ids = torch.tensor([[0] * (widest - len(row)) + row for row in rows])
+        mask = torch.tensor([[0] * (widest - len(row)) + [1] * len(row) for row in rows])
         out = model.generate(
             ids,
-            attention_mask=torch.ones_like(ids),
+            attention_mask=mask,
             do_sample=False,
             min_new_tokens=length,
             max_new_tokens=length,

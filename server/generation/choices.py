@@ -155,6 +155,19 @@ class Run:
 
         self.handle.on_token = write
 
+    def gather_tokens(self, texts: list[str], token_ids: list[int]) -> None:
+        """Append tokens that come with nothing else to these lists as soon as they come, bypassing the iteration, as
+        `write_tokens` does. This is for choices without stop strings.
+        """
+
+        def take(token_id: int) -> bool:
+            self._see_token()
+            token_ids.append(token_id)
+            texts.append(self.text.take_token(token_id))
+            return True
+
+        self.handle.on_token = take
+
     def _see_token(self) -> None:
         now = time.monotonic()
         if self._last_token is None:

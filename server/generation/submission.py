@@ -269,22 +269,29 @@ class Collected:
     stop_reason: str | int | None = None
 
 
-async def collect(started: Started) -> list[Collected]:
+async def collect(started: Started, request: TextRequest) -> list[Collected]:
     """Collect every choice to its end, and return them in order. Whatever happens, none is left running."""
-    choices = {run.index: Collected() for run in started.runs}
-    texts: dict[int, list[str]] = {index: [] for index in choices}
-    try:
-        async for arrived in merged(started.runs):
-            piece, choice = arrived.piece, choices[arrived.run.index]
-            texts[arrived.run.index].append(piece.text)
+
+    async def whole(run: Run) -> Collected:
+        texts: list[str] = []
+        choice = Collected()
+        if not request.stop:
+            run.gather_tokens(texts, choice.token_ids)
+        async for piece in run.pieces():
+            texts.append(piece.text)
             choice.token_ids += piece.token_ids
             choice.logprobs += piece.logprobs
             choice.prompt_logprobs = piece.prompt_logprobs or choice.prompt_logprobs
             if piece.tensors:
                 choice.tensors.append(piece.tensors)
             choice.finish_reason, choice.stop_reason = piece.finish_reason, piece.stop_reason
+        choice.text = "".join(texts)
+        return choice
+
+    tasks = [asyncio.ensure_future(whole(run)) for run in started.runs]
+    try:
+        return list(await asyncio.gather(*tasks))
     finally:
         started.close()
-    for index, choice in choices.items():
-        choice.text = "".join(texts[index])
-    return [choices[run.index] for run in started.runs]
+        for task in tasks:
+            task.cancel()

@@ -30,8 +30,8 @@ from lightwell_client import (
     Reranking,
     Scores,
 )
-from lightwell_client._calls import as_messages, num_inputs
-from lightwell_client._options import ChatOptions, EmbeddingOptions, GenerateOptions, Prompt, TokenizeOptions
+from lightwell_client._calls import num_inputs
+from lightwell_client._options import ChatOptions, EmbeddingOptions, GenerateOptions, Prompt
 from lightwell_client._scores import ClassifyOptions, RerankOptions, ScoreOptions
 from lightwell_client._wire import plain
 
@@ -100,10 +100,8 @@ class _Batches:
             if "max_tokens" not in chosen:  # null: without the field, a server generates 16
                 chosen = {**chosen, "extra_body": {"max_tokens": None} | dict(chosen.get("extra_body") or {})}
             answer = await self._client.generate(prompt, **chosen)
-            adds = chosen.get("add_special_tokens", True)
-            ids = self.application.tokenizer.encode(prompt, adds).ids if isinstance(prompt, str) else list(prompt)
             text = prompt if isinstance(prompt, str) else self.application.tokenizer.decode(prompt, False)
-            return answer.model_copy(update={"prompt": text, "prompt_token_ids": ids})
+            return answer.model_copy(update={"prompt": text})
 
         return await self._all(one, prompts_of(prompts), sampling, options, use_tqdm)
 
@@ -116,11 +114,8 @@ class _Batches:
             if type(number := chosen.get("logprobs")) is int:
                 chosen = {**chosen, "logprobs": True, "top_logprobs": number}
             answer = await self._client.chat(conversation, **chosen)
-            shared = {name: value for name, value in chosen.items() if name in TokenizeOptions.__annotations__}
-            ids = (await self._client.tokenize(as_messages(conversation), **shared)).ids
-            return answer.model_copy(
-                update={"prompt": self.application.tokenizer.decode(ids, False), "prompt_token_ids": ids}
-            )
+            ids = answer.prompt_token_ids or []
+            return answer.model_copy(update={"prompt": self.application.tokenizer.decode(ids, False)})
 
         return await self._all(one, [messages] if is_one else messages, sampling, options, use_tqdm)
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from lightwell_client import LightwellError
+from lightwell_client._result import Result
 from lightwell_client._results import Usage
 
 T = TypeVar("T")
@@ -95,4 +96,4 @@ def _total(usages: Sequence[Usage | None]) -> Usage:
 
 def _with(value: Any, **fields: Any) -> Any:
     """Return a copy of a result with other values of these fields."""
-    return dataclasses.replace(value, **fields) if dataclasses.is_dataclass(value) else value.model_copy(update=fields)
+    return value.model_copy(update=fields) if isinstance(value, Result) else dataclasses.replace(value, **fields)

@@ -59,7 +59,7 @@ class GenerationFields(CanConstrain, SamplingFields):
     )
     truncate_prompt_tokens: PromptTokens | None = Field(None, description=TRUNCATE_PROMPT_TOKENS)
     return_token_ids: bool = Field(
-        False, description="Add the token ids to each choice, and with logprobs also output_logprobs."
+        False, description="Add the token ids of prompt and answer, and with logprobs also output_logprobs."
     )
 
     @model_validator(mode="after")
@@ -178,6 +178,7 @@ class CompletionChoice(AnswerModel):
         "named token_id:N."
     )
     output_logprobs: list[Any] | None = Field(None, description=OUTPUT_LOGPROBS)
+    prompt_token_ids: list[int] | None = Field(None, description="With return_token_ids: the prompt's tokens.")
     prompt_logprobs: list[Any] | None = Field(None, description="One entry a prompt token, the first null.")
     attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")
 
@@ -221,4 +222,5 @@ class ChatCompletionAnswer(AnswerModel):
     created: int = Field(description="Unix time in seconds.")
     model: str = Field(description="Name of the model.")
     choices: list[ChatChoice] = Field(description="The answers.")
+    prompt_token_ids: list[int] | None = Field(None, description="With return_token_ids: the prompt's tokens.")
     usage: Usage | None = Field(description="Token counts.")

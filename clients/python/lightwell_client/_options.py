@@ -112,7 +112,7 @@ class SamplingOptions(ModelOptions, total=False):
         bool, Argument("Drop the beginning of a prompt that does not fit, instead of being refused.", False)
     ]
     return_token_ids: Annotated[
-        bool, Argument("Add the token ids to each choice, and with logprobs also output_logprobs.", False)
+        bool, Argument("Add the token ids of prompt and answer, and with logprobs also output_logprobs.", False)
     ]
     attention: Annotated[
         Mapping[str, Any],

@@ -85,6 +85,8 @@ class CompletionChoice(Result):
     """With return_token_ids: the generated tokens."""
     output_logprobs: RankedLogprobs | None = None
     """With return_token_ids and logprobs: of the generated tokens, by token id."""
+    prompt_token_ids: list[int] | None = None
+    """With return_token_ids: the tokens of its prompt."""
     prompt_logprobs: RankedLogprobs | None = None
     attention: MaybeTokenAttention = None
     """The rows that chose these tokens, when asked for."""
@@ -100,13 +102,16 @@ class Completion(Result, TextView):
     usage: Usage | None = None
     prompt: str | None = None
     """The prompt's text; None in a server's answer."""
-    prompt_token_ids: list[int] | None = None
-    """The prompt's tokens; None in a server's answer."""
 
     @property
     def outputs(self) -> list[Output]:
         """Return the choices, by vLLM's names."""
         return [Output.of(choice) for choice in self.choices]
+
+    @property
+    def prompt_token_ids(self) -> list[int] | None:
+        """Return the first prompt's tokens, with `return_token_ids`."""
+        return self.choices[0].prompt_token_ids
 
     @property
     def prompt_logprobs(self) -> RankedLogprobs | None:
@@ -248,7 +253,7 @@ class ChatCompletion(Result, TextView):
     """The conversation as the chat template writes it; None in a server's answer."""
     prompt_logprobs: RankedLogprobs | None = None
     prompt_token_ids: list[int] | None = None
-    """The prompt's tokens; None in a server's answer."""
+    """With return_token_ids: the tokens of the conversation."""
 
     @property
     def outputs(self) -> list[Output]:

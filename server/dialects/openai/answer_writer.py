@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import orjson
 
 from lightwell.server.dialects.responses import model_name, new_answer_id
+from lightwell.server.generation.prompts.prompt import Prompt
 from lightwell.server.generation.request import shared_fields
 from lightwell.server.generation.served_model import ServedModel
 from lightwell.server.generation.submission import Job, Started
@@ -24,6 +25,11 @@ def text_fields(body: GenerationFields) -> dict[str, Any]:
         "truncate": body.truncate,
         "truncate_prompt_tokens": body.truncate_prompt_tokens,
     }
+
+
+def prompt_ids(prompt: Prompt) -> list[int]:
+    """Return the token ids of a prompt; of an encoder-decoder, those that its encoder reads."""
+    return list(prompt.encoder_ids or prompt.ids)
 
 
 class AnswerWriter:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from lightwell.model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
 from lightwell.server.dialects.inspect.inspection import NamedToken
-from lightwell.server.dialects.openai.answer_writer import AnswerWriter, text_fields
+from lightwell.server.dialects.openai.answer_writer import AnswerWriter, prompt_ids, text_fields
 from lightwell.server.dialects.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
 from lightwell.server.dialects.responses import large_response
 from lightwell.server.engine.messages.outputs import TokenLogprobs
@@ -88,6 +88,8 @@ async def _whole(
         token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
         written |= await chat_reasons(model, body.explain, versus, conversation.job.prompt, token_ids)
     answer["usage"] = writer.usage()
+    if body.return_token_ids:
+        answer["prompt_token_ids"] = prompt_ids(conversation.job.prompt)
     if body.prompt_logprobs is not None:
         logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)
         answer["prompt_logprobs"] = await writer.prompt_logprobs(logprobs)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from lightwell.model.tokenization.detokenizer import Detokenizer
-from lightwell.server.dialects.openai.answer_writer import AnswerWriter, text_fields
+from lightwell.server.dialects.openai.answer_writer import AnswerWriter, prompt_ids, text_fields
 from lightwell.server.dialects.responses import large_response
 from lightwell.server.generation.acceptance import accept
 from lightwell.server.generation.attention_rows import prompt_rows
@@ -70,7 +70,7 @@ def _asked(body: CompletionRequest) -> PromptRequest:
 
 async def _whole(model: ServedModel, body: CompletionRequest, asked: PromptRequest, jobs: list[Job]) -> Response:
     started = await start(model, asked, jobs)
-    choices = await collect(started)
+    choices = await collect(started, asked)
     writer = _CompletionWriter(model, body, jobs, started)
     answer = writer.head(writer.CHUNK)
     each = zip(started.runs, choices, strict=True)
@@ -153,6 +153,8 @@ class _CompletionWriter(AnswerWriter):
         choice["logprobs"] = await self._logprobs(index, piece, echoes)
         if self.body.return_token_ids:
             choice["token_ids"] = piece.token_ids
+            if is_first:
+                choice["prompt_token_ids"] = prompt_ids(self._prompt(index))
             if self.body.logprobs is not None:
                 entries = await ranked_entries(self.model.tokenizer, piece.logprobs, self.body.logprobs)
                 choice["output_logprobs"] = entries

@@ -1,5 +1,6 @@
 """`lightwell batch`: each line of the input has exactly one answer, however often the job was killed."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -107,6 +108,36 @@ def test_a_job_that_is_killed_continues_and_answers_each_line_once(tmp_path: Pat
     done = target.read_bytes()
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     assert target.read_bytes() == done
+
+
+@pytest.mark.nightly
+def test_2000_lines_have_one_answer_each_after_20_kills_at_random_moments(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    count, num_kills = 2000, 20
+    source.write_text(
+        "".join(line(i, {"prompt": f"{i} foxes", "max_tokens": 8, "temperature": 0}) for i in range(count))
+    )
+    command = [sys.executable, "-m", "lightwell", "batch", str(source), str(target), "--model", "fables"]
+
+    def size() -> int:
+        return target.stat().st_size if target.exists() else 0
+
+    done = []
+    for kill in range(num_kills):
+        begin, most = size(), random.randint(1, count // num_kills) * 400
+        job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        give_up = time.monotonic() + (PATIENCE if kill % 4 else random.uniform(0, 3))  # some die while they load
+        while size() < begin + most and time.monotonic() < give_up:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(0.001)
+        job.kill()
+        assert job.wait(PATIENCE) == -signal.SIGKILL
+        done.append(size())
+    assert len({*done}) > num_kills // 2
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    answers = answers_in(target)
+    assert [each["custom_id"] for each in answers] == [f"line-{i}" for i in range(count)]
+    assert {each["response"]["status_code"] for each in answers} == {200}
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
