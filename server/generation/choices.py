@@ -155,15 +155,15 @@ class Run:
 
         self.handle.on_token = write
 
-    def gather_tokens(self, texts: list[str], token_ids: list[int]) -> None:
-        """Append tokens that come with nothing else to these lists as soon as they come, bypassing the iteration, as
-        `write_tokens` does. This is for choices without stop strings.
+    def gather_tokens(self, add: Callable[[Piece], None]) -> None:
+        """Hand on tokens that come with nothing else as soon as they come, bypassing the iteration, as `write_tokens`
+        does. The order is kept if `add` also gets each piece of the iteration at once. This is for choices without
+        stop strings.
         """
 
         def take(token_id: int) -> bool:
             self._see_token()
-            token_ids.append(token_id)
-            texts.append(self.text.take_token(token_id))
+            add(Piece(text=self.text.take_token(token_id), token_ids=(token_id,)))
             return True
 
         self.handle.on_token = take

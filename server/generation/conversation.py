@@ -112,6 +112,14 @@ class Conversation:
     async def answers(self) -> list[Answered]:
         """Return all choices, whole, in their order. Raises the engine's ApiError."""
         found: dict[int, list[ChatPiece]] = {run.index: [] for run in self.started.runs}
+        (first, *others) = self.started.runs
+        if self.is_plain and not others and not self.request.stop:
+
+            def add(piece: Piece) -> None:
+                self._num_read += len(piece.token_ids)
+                found[first.index].append(self._piece(first.index, MessageDelta(content=piece.text), piece))
+
+            first.gather_tokens(add)
         async for piece in self.pieces():
             found[piece.index].append(piece)
         return [

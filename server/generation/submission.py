@@ -275,9 +275,8 @@ async def collect(started: Started, request: TextRequest) -> list[Collected]:
     async def whole(run: Run) -> Collected:
         texts: list[str] = []
         choice = Collected()
-        if not request.stop:
-            run.gather_tokens(texts, choice.token_ids)
-        async for piece in run.pieces():
+
+        def add(piece: Piece) -> None:
             texts.append(piece.text)
             choice.token_ids += piece.token_ids
             choice.logprobs += piece.logprobs
@@ -285,6 +284,11 @@ async def collect(started: Started, request: TextRequest) -> list[Collected]:
             if piece.tensors:
                 choice.tensors.append(piece.tensors)
             choice.finish_reason, choice.stop_reason = piece.finish_reason, piece.stop_reason
+
+        if not request.stop:
+            run.gather_tokens(add)
+        async for piece in run.pieces():
+            add(piece)
         choice.text = "".join(texts)
         return choice
 
