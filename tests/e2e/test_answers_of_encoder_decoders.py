@@ -1,5 +1,5 @@
-"""Greedy answers of an encoder-decoder by POST /v1/completions equal the answers of transformers, with a forced first
-token and forbidden tokens.
+"""Greedy answers of an encoder-decoder equal the answers of transformers, with a forced first token and forbidden
+tokens.
 """
 
 import json
@@ -10,10 +10,8 @@ import pytest
 import torch
 import transformers
 
-from lightwell.model.checkpoint.generation_defaults import read_sampling_defaults
+from lightwell.server.library.llm import LLM
 from tests import tiny
-from tests.server.inline_engine import InlineEngine
-from tests.server.serving import site
 
 TEXTS = (
     "The wolf said: little pig, let me come in!",
@@ -48,17 +46,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def test_answers_are_those_of_transformers(folder: Path) -> None:
+def test_answers_are_those_of_transformers(folder: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    engine, defaults = InlineEngine(folder=folder), read_sampling_defaults(folder)
-    async with site(folder, engine, config=engine.model_config, sampling_defaults=defaults) as at:
-        body = {"max_tokens": NUM_TOKENS - 1, "temperature": 0, "return_token_ids": True}
-        answers = [await at.post("/v1/completions", {"prompt": text, **body}) for text in TEXTS]
+    with LLM(str(folder), dtype="float32", threads=1) as llm:
+        answers = llm.generate(TEXTS, max_tokens=NUM_TOKENS - 1, temperature=0)
     for text, answer in zip(TEXTS, answers, strict=True):
-        assert answer.status_code == 200, answer.text
         expected = generated(folder, tokenizer(text).input_ids)
         assert expected[0] == 40
         # Our text lacks the forced first token and the end token of transformers' output.
         said = [token_id for token_id in expected[1:] if token_id != tokenizer.eos_token_id]
-        ours = answer.json()["choices"][0]["token_ids"]
+        ours = answer.outputs[0].token_ids or []
         assert [token_id for token_id in ours if token_id != tokenizer.eos_token_id] == said

@@ -1,6 +1,7 @@
-"""Vectors by POST /v1/embeddings for folders that sentence-transformers writes, with every option that is honoured."""
+"""Vectors for folders that sentence-transformers writes, with every option that is honoured."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
+from lightwell.server.library.llm import LLM
 from tests import tiny
-from tests.server.fake_client import INFO
-from tests.server.inline_engine import InlineEngine
-from tests.server.serving import Site, build_site
 
 TEXTS = (
     "a",
@@ -72,26 +71,24 @@ def save(options: Options, top: Path) -> Path:
 @dataclass(frozen=True)
 class Case:
     options: Options
-    site: Site
+    llm: LLM
     theirs: SentenceTransformer
 
-    async def embed(self, **more: Any) -> np.ndarray:
-        answer = await self.site.post("/v1/embeddings", {"input": list(TEXTS), **more})
-        assert answer.status_code == 200, answer.text
-        return np.array([entry["embedding"] for entry in answer.json()["data"]], np.float32)
+    def embed(self, **more: Any) -> np.ndarray:
+        return self.llm.embed(TEXTS, **more).matrix
 
 
 @pytest.fixture(scope="module", params=OPTIONS, ids=lambda options: options.family)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     folder = save(request.param, tmp_path_factory.mktemp(request.param.family))
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    engine = InlineEngine(folder=folder, engine_info=replace(INFO, max_model_len=512))
-    return Case(request.param, build_site(folder, engine, config=engine.model_config, max_model_len=512), theirs)
+    with LLM(str(folder), dtype="float32", threads=1) as llm:
+        yield Case(request.param, llm, theirs)
 
 
-async def test_the_vectors_are_those_of_sentence_transformers(case: Case) -> None:
+def test_the_vectors_are_those_of_sentence_transformers(case: Case) -> None:
     for prompt in (None, "query"):
-        found = await case.embed(prompt_name=prompt)
+        found = case.embed(extra_body={"prompt_name": prompt} if prompt else {})
         expected = case.theirs.encode(list(TEXTS), prompt_name=prompt, batch_size=1, convert_to_numpy=True)
         assert found.shape == expected.shape
         assert abs(found - expected).max() < 1e-5
@@ -99,18 +96,18 @@ async def test_the_vectors_are_those_of_sentence_transformers(case: Case) -> Non
     assert np.allclose(lengths, 1.0, atol=1e-5) == case.options.normalize
 
 
-async def test_every_option_of_the_folder_shows_in_the_vectors(case: Case) -> None:
+def test_every_option_of_the_folder_shows_in_the_vectors(case: Case) -> None:
     """Check that every option changes the vectors: otherwise the test above would pass for a server that ignores
     one.
     """
-    found = await case.embed()
+    found = case.embed()
 
-    async def changes(**more: Any) -> bool:
-        other = await case.embed(**more)
+    def changes(**more: Any) -> bool:
+        other = case.embed(**more)
         return other.shape != found.shape or bool(abs(other - found).max() > 1e-3)
 
     pooling = case.options.pooling
     declared = {pooling.removesuffix("token")} if isinstance(pooling, str) and not case.options.dense else set()
     for other in {"mean", "cls", "last"} - declared:  # by name, a pooling leaves the dense layers out
-        assert await changes(pooling=other)
-    assert await changes(normalize=not case.options.normalize)
+        assert changes(pooling=other)
+    assert changes(normalize=not case.options.normalize)
