@@ -88,6 +88,8 @@ class _AsyncBody(httpx.AsyncByteStream):
 
 async def _result(application: Application, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of a coroutine in the thread of the routes. Raises ConnectionError if `close` ended it."""
+    if asyncio.get_running_loop() is application.loop:  # of `LLM.generate`, which would wake this loop by a socket
+        return await work
     try:
         return await asyncio.wrap_future(application.call(work))
     except asyncio.CancelledError:

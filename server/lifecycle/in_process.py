@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -9,9 +10,13 @@ from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from fastapi.dependencies import models as dependency_models
+from starlette.types import ASGIApp
+
 from lightwell.server.config.auth.keys import Keyring
 from lightwell.server.config.settings import Settings, SettingsError
 from lightwell.server.dispatch.engine_client import EngineClient
+from lightwell.server.engine.memory.process_memory import give_back_memory
 from lightwell.server.generation.model_list import ModelList
 from lightwell.server.generation.served_model import ServedModel
 from lightwell.server.http.exchange import Exchange
@@ -45,13 +50,14 @@ class Application:
         self._calling = threading.Lock()
         """Held while a coroutine is given to the loop: after `close` has begun, none is."""
         self.is_closed = False
+        self._app: ASGIApp | None = None
         ours, self._engine_end = socket.socketpair()
         self._client = EngineClient(settings, connected=ours)
         self._engine = EngineThread(
             settings.engine_config(files.folder), self._engine_end, files.fingerprint, self._give_up
         )
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="lightwell-routes", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="lightwell-routes", daemon=True)
         self._thread.start()
         try:
             metrics = Metrics()
@@ -84,7 +90,7 @@ class Application:
         """
         with self._calling:
             if not self.is_closed and os.getpid() == self._pid:
-                return asyncio.run_coroutine_threadsafe(work, self._loop)
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
         work.close()
         if self.is_closed:
             raise RuntimeError(CLOSED)
@@ -105,7 +111,9 @@ class Application:
             raise
 
     async def begin(self, exchange: Exchange) -> None:
-        """Send a request to the routes; return when its answer has begun."""
+        """Send a request to the routes; return when its answer has begun. Raises RuntimeError after `close`."""
+        if self._app is None:
+            raise RuntimeError(CLOSED)
         await exchange.begin(self._app)
 
     def leave(self, exchange: Exchange) -> None:
@@ -124,14 +132,24 @@ class Application:
             with self._calling:
                 self.is_closed = True
             try:
-                asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+                asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result()
             finally:
-                self._loop.call_soon_threadsafe(self._loop.stop)
+                self.loop.call_soon_threadsafe(self.loop.stop)
                 self._thread.join()
-                self._loop.close()
+                self.loop.close()
                 if self._engine.is_alive():
                     self._engine.join()
                 self._engine_end.close()  # if the thread was not started
+                self._free()
+
+    def _free(self) -> None:
+        """Give the memory back. FastAPI has caches of route functions, which hold the application."""
+        self._app = None
+        for cached in vars(dependency_models).values():
+            if hasattr(cached, "cache_clear"):
+                cached.cache_clear()
+        gc.collect()
+        give_back_memory()
 
     async def _stop(self) -> None:
         try:

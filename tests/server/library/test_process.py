@@ -42,37 +42,48 @@ def test_a_process_that_is_killed_while_it_loads_leaves_no_file(tmp_path: Path) 
     assert list((tmp_path / "killed").iterdir()) == []
 
 
-LOADED_TWICE = """
-import os, sys
+LOADED_AGAIN = """
+import ctypes, os
 from pathlib import Path
 from lightwell.server.library.llm import LLM
 
-def memory():
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon", "Pss_Shmem", "Pss_File"))) / 1024
+NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
 
-def files():
-    return len(os.listdir("/proc/self/fd"))
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in NAMES]
+
+library = ctypes.CDLL(None)
+library.mallinfo2.restype = Info
+
+def taken():
+    info = library.mallinfo2()
+    pss = [line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if line.startswith("Pss_Anon")]
+    return info.uordblks + info.hblkhd, int(pss[0].split()[1]) << 10, len(os.listdir("/proc/self/fd"))
 
 def use(model):
-    with LLM(model, threads=1, max_model_len=512) as llm:
-        llm.generate("A fox", max_tokens=4, use_tqdm=False)
-        return memory()
+    llm = LLM(model, threads=1, max_model_len=512)
+    llm.generate("A fox", max_tokens=4, use_tqdm=False)
+    loaded = taken()
+    llm.close()
+    return loaded, taken()
 
 use("fables")
-before, opened = memory(), files()
-loaded = [use(sys.argv[1]) for _ in range(3)]
-print(before, min(loaded), memory(), opened, files())
+_, before = use("smollm2")
+for _ in range(3):
+    loaded, after = use("smollm2")
+print(*before, *loaded, *after)
 """
 
 
-def test_memory_and_files_are_those_from_before_after_close(tmp_path: Path) -> None:
-    done = run(LOADED_TWICE.replace("sys.argv[1]", repr("smollm2")), tmp_path / "loaded")
+def test_close_gives_back_memory_and_files(tmp_path: Path) -> None:
+    done = run(LOADED_AGAIN, tmp_path / "loaded")
     assert not done.returncode, done.stderr
-    before, loaded, after, opened, left = map(float, done.stdout.split())
-    assert loaded > before + 100  # MiB: the model has 135 million weights of two bytes
-    assert after < before + 0.2 * (loaded - before), f"{before} MiB before, {loaded} loaded, {after} after"
-    assert left <= opened
+    values = [int(value) for value in done.stdout.split()]
+    before, loaded, after = values[:3], values[3:6], values[6:]
+    assert loaded[0] - after[0] > 60 << 20  # bytes; the weights of 135 million numbers have 4 bits or more
+    assert after[0] - before[0] < 8 << 20
+    assert after[1] - before[1] < loaded[0] - after[0], "memory of the process"
+    assert after[2] <= before[2]
 
 
 def test_a_running_event_loop_as_in_a_notebook_is_no_hindrance() -> None:
