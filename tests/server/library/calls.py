@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lightwell_client import ApiError, Client, PageView
+from lightwell_client import Client, LightwellError, PageView
 
 TEXT = "The fox and the crow met in a wood."
 GREEDY = {"temperature": 0, "max_tokens": 6}
@@ -76,8 +76,8 @@ def outcome(asked: Client, method: str) -> Any:
             return ASKED[method](asked)
         positional, named = CALLS[method]
         return getattr(asked, method)(*positional, **named)
-    except ApiError as error:
-        return type(error).__name__, error.status, error.message
+    except (LightwellError, ValueError) as error:
+        return type(error).__name__, getattr(error, "status", None), getattr(error, "message", str(error))
 
 
 def same(one: Any, other: Any) -> bool:
