@@ -272,7 +272,7 @@ class FakeEngine:
             tensors=tensors,
             finish_reason=reason,
             stop_token_id=token_id if reason == "stop" else None,
-            num_cached_tokens=2 if i == 0 else 0,
+            num_cached_tokens=2 if i == 0 or is_last else 0,
             timing=timing if is_last else None,
         )
 
