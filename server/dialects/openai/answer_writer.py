@@ -28,7 +28,7 @@ def text_fields(body: GenerationFields) -> dict[str, Any]:
 
 
 def prompt_ids(prompt: Prompt) -> list[int]:
-    """Return the token ids of a prompt; of an encoder-decoder, those that its encoder reads."""
+    """Return the token ids of a prompt; of an encoder-decoder, its encoder's token ids."""
     return list(prompt.encoder_ids or prompt.ids)
 
 

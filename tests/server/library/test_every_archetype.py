@@ -51,7 +51,7 @@ def test_a_method_has_the_bits_of_the_server(both: tuple[str, LLM, Client], meth
     assert ANSWERED_BY.get(method) != name or not isinstance(ours, tuple), ours
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks for it
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # in peft
 def test_adapters_are_loaded_and_unloaded_as_by_the_server(tmp_path: Path) -> None:
     folder = make_variant("llama-gqa", tmp_path / "model")
     make_adapter(folder, tmp_path / "tuned", 1)
