@@ -99,7 +99,7 @@ def measure(setup: Setup, turns: int, num_prompts: int) -> dict[str, list[float]
     with subjects_of(setup) as subjects:
         rates: dict[str, list[float]] = {name: [] for name in subjects}
         for turn in range(-1, turns):
-            prompts = prompts_of(turn + 1, num_prompts if turn >= 0 else TOGETHER[0], vocabulary)
+            prompts = prompts_of(turn + 1, num_prompts if turn >= 0 else min(TOGETHER[0], num_prompts), vocabulary)
             for name in in_order([*subjects], turn):
                 seconds = subjects[name](prompts)
                 if turn >= 0:

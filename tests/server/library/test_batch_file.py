@@ -115,7 +115,7 @@ def test_2000_lines_have_one_answer_each_after_20_kills_at_random_moments(tmp_pa
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     count, num_kills = 2000, 20
     source.write_text(
-        "".join(line(i, {"prompt": f"{i} foxes", "max_tokens": 8, "temperature": 0}) for i in range(count))
+        "".join(line(i, {"prompt": f"{i} foxes", "max_tokens": 4, "temperature": 0}) for i in range(count))
     )
     command = [sys.executable, "-m", "lightwell", "batch", str(source), str(target), "--model", "fables"]
 
