@@ -62,14 +62,14 @@ export function Conversation({ modes }) {
     event.preventDefault();
     if (event.dataTransfer.files.length) setDropped(event.dataTransfer.files);
   };
-  return html`<div class=${classes("chat", saved && "is-saved", side && `shows-${side}`)} onDragOver=${(event) => event.preventDefault()} onDrop=${drop}
-    onKeyDown=${(event) => event.key === "Escape" && setSide("")}>
+  return html`<div class=${classes("chat", saved && "is-saved", side && `shows-${side}`)}
+    onDragOver=${(event) => event.preventDefault()} onDrop=${drop} onKeyDown=${(event) => event.key === "Escape" && setSide("")}>
     ${!saved && html`<aside class="chat-side" aria-label="Conversations">
       <${ChatList} chats=${stored.chats} current=${stored.current} onOpened=${() => setSide("")} /></aside>`}
     <section class="chat-main" aria-label="Conversation">
       <header class="chat-head">
-        ${!saved && html`<${IconButton} icon="list" label="List of conversations" class="narrow" aria-expanded=${side === "list"}
-          onClick=${() => turn("list")} />`}
+        ${!saved && html`<${IconButton} icon="list" label="List of conversations" class="narrow"
+          aria-expanded=${side === "list"} onClick=${() => turn("list")} />`}
         <h2>${titleOf(chat)}</h2>
         ${modes}
         <${IconButton} icon="xray" label="X-ray of all answers: the probability of each token" aria-pressed=${isXRay}
@@ -78,7 +78,7 @@ export function Conversation({ modes }) {
         <${CopyMenu} ...${copied(chat, turns, options)} />
       </header>
       ${stored.problem && html`<p class="chat-note" role="alert">${stored.problem}</p>`}
-      <${Scroll} id=${chat.id} numTurns=${turns.length}>
+      <${Scroll} id=${chat.id} numTurns=${turns.length} isBusy=${isBusy}>
         ${turns.length === 0 && html`<${Welcome} model=${options.model} onPick=${(text) => actions.send({ text, files: [] })} />`}
         ${turns.map((one, i) => html`<${Turn} key=${one.parent} turn=${one} isLast=${i === turns.length - 1} actions=${actions}
           more=${more} />`)}
@@ -198,9 +198,11 @@ function Welcome({ model, onPick }) {
 
 const NEAR_PX = 48; // from the end: the end is followed
 
-/** Follows the end of the text, until the reader scrolls up. */
-function Scroll({ id, numTurns, children }) {
+/** Follows the end of an answer, until the reader scrolls up. */
+function Scroll({ id, numTurns, isBusy, children }) {
   const box = useRef(null);
+  const grows = useRef(isBusy);
+  grows.current = isBusy;
   const follows = useRef(true);
   const [isAway, setAway] = useState(false);
   const toEnd = useCallback(() => {
@@ -208,12 +210,18 @@ function Scroll({ id, numTurns, children }) {
     box.current.scrollTop = box.current.scrollHeight;
   }, []);
   useEffect(() => {
-    const observer = new ResizeObserver(() => follows.current && toEnd());
+    const observer = new ResizeObserver((changed) => {
+      const isBox = changed.some(({ target }) => target === box.current); // the window or the composer
+      if (follows.current && (grows.current || isBox)) toEnd();
+    });
     observer.observe(box.current.firstElementChild);
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
   useLayoutEffect(toEnd, [id, numTurns]);
+  useLayoutEffect(() => {
+    if (follows.current) toEnd();
+  }, [isBusy]);
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = box.current;
     follows.current = scrollHeight - scrollTop - clientHeight < NEAR_PX;

@@ -6,8 +6,8 @@ const FULL_SURPRISE = 6; // nats, a probability of 1 in 400: the darkest colour
 const LONGEST_WORD = 6; // tokens
 const CODE = /```|^(?: {2,}|\t)\S|[;{]\s*$/m; // a fence, an indented line, or a line that ends like a statement
 
-/** picked: the place of the selected token, or null; onPick(change) changes it, like a state's setter. */
-export function Prose({ branch, picked, onPick }) {
+/** picked: the place of the selected token, or null; onPick(change) changes it, like a state's setter; hasKey: of the colours. */
+export function Prose({ branch, picked, onPick, hasKey = true }) {
   const { prompt } = branch;
   const onKeyDown = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -29,9 +29,9 @@ export function Prose({ branch, picked, onPick }) {
       html`<${Word} key=${begin} tokens=${branch.tokens.slice(begin, end)} begin=${begin}
       picked=${within(picked, begin, end)} focusable=${within(picked ?? 0, begin, end)} onPick=${pick} />`)}
   </div>
-  <p class="prose-key hint" aria-hidden="true">The bar under a token is its probability; the <span
+  ${hasKey && html`<p class="prose-key hint" aria-hidden="true">The bar under a token is its probability; the <span
     class="written surprising">warmer</span> its colour, the less likely it was;${" "}
-    <span class="written forced">framed</span> tokens were chosen by you. Arrow keys walk, Enter opens.</p>`;
+    <span class="written forced">framed</span> tokens were chosen by you. Arrow keys walk, Enter opens.</p>`}`;
 }
 
 /**

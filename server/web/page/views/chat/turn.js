@@ -35,8 +35,8 @@ export const Turn = memo(function Turn({ turn, isLast, actions, more }) {
         actions.save(turn, text);
       }} />`
       : isXRay
-        ? html`<${XRay} key=${turn.id} chat=${chat} turn=${turn} model=${more.model} interventions=${turn.isChanged ? more.interventions : []} sampling=${more.sampling}
-            onFork=${(...fork) => actions.fork(turn, ...fork)} />`
+        ? html`<${XRay} key=${turn.id} chat=${chat} turn=${turn} model=${more.model} sampling=${more.sampling} hasKey=${isLast}
+            interventions=${turn.isChanged ? more.interventions : []} onFork=${(...fork) => actions.fork(turn, ...fork)} />`
         : isLive ? html`<${LiveBody} id=${turn.id} />` : html`<${Body} turn=${turn} />`}
     ${isLast && turn.end?.reason === "tool_calls" && !isBusy && html`<${Results} turn=${turn} onReply=${actions.reply} />`}
     ${!isLive && turn.end && html`<${Ending} turn=${turn} onRetry=${() => actions.proceed(turn)} isLast=${isLast} isBusy=${isBusy} />`}
@@ -123,9 +123,11 @@ function Buttons({ turn, versions, actions, isBusy, onEdit, isXRay, onXRay }) {
       <${IconButton} icon="after" label="Next version" disabled=${place === versions.length - 1 || isBusy}
         onClick=${() => actions.choose(versions[place + 1])} /></span>`}
     <${IconButton} icon="copy" label="Copy" onClick=${run} />
-    ${isAnswer && !saved && html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy} onClick=${() => actions.regenerate(turn)} />`}
+    ${isAnswer && !saved && html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy}
+      onClick=${() => actions.regenerate(turn)} />`}
     ${turn.role !== "tool" && !saved && html`<${IconButton} icon="edit" label="Edit" disabled=${isBusy} onClick=${onEdit} />`}
-    ${!saved && html`<${IconButton} icon="remove" label="Delete from here" disabled=${isBusy} onClick=${() => actions.remove(turn)} />`}
+    ${!saved && html`<${IconButton} icon="remove" label="Delete from here" disabled=${isBusy}
+      onClick=${() => actions.remove(turn)} />`}
     ${isAnswer && html`<${IconButton} icon="xray" label="X-ray: the probability of each token" aria-pressed=${isXRay} disabled=${isBusy}
       onClick=${onXRay} />`}
     ${speed && html`<span class="speed" title=${detail}>${speed}</span>`}

@@ -37,17 +37,17 @@ async function readTokens(_, { asked, turn, model, interventions }, { signal }) 
 }
 
 /** onFork(place, [{id, text}], ids): continue after these ids, which are before that place, and these tokens. */
-export function XRay({ chat, turn, model, interventions, sampling, onFork }) {
+export function XRay({ chat, turn, model, interventions, sampling, hasKey, onFork }) {
   const request = useMemo(() => {
     return { asked: promptOf(chat, pathTo(chat, turn.id).slice(0, -1)), turn, model, interventions };
   }, [turn, model]);
   const answer = useAnswer(readTokens, "tokenize", request);
   return html`<div class="xray"><${Answer} answer=${answer}>${({ prompt, tokens }) =>
     html`<${Chips} branch=${{ id: turn.id, prompt, tokens, interventions: interventions.length ? interventions : null }}
-      sampling=${sampling} onFork=${onFork} />`}<//></div>`;
+      sampling=${sampling} hasKey=${hasKey} onFork=${onFork} />`}<//></div>`;
 }
 
-function Chips({ branch, sampling, onFork }) {
+function Chips({ branch, sampling, hasKey, onFork }) {
   const [picked, setPicked] = useState(null);
   const box = useRef(null);
   usePointed(box, branch);
@@ -62,7 +62,7 @@ function Chips({ branch, sampling, onFork }) {
     close();
   };
   return html`<div ref=${box} onKeyDown=${onKeyDown}>
-    <${Prose} branch=${branch} picked=${picked} onPick=${setPicked} />
+    <${Prose} branch=${branch} picked=${picked} onPick=${setPicked} hasKey=${hasKey} />
     ${isOpen && html`<${TokenCard} key=${picked} branch=${branch} place=${picked} options=${{ sampling }}
       onForce=${(forced) => onFork(picked, forced, branch.tokens.slice(0, picked).map(({ id }) => id))}
       onClose=${close} />`}
