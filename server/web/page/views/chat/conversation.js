@@ -53,6 +53,7 @@ export function Conversation({ modes }) {
   const [undo, setUndo] = useState(null);
   const options = useOptions();
   const turns = useMemo(() => pathOf(chat), [chat]);
+  useEffect(() => setProblem(null), [chat.id]);
   const actions = useActions(chat.id, options, setProblem, setUndo);
   const more = useMemo(() => {
     return { chat, isBusy, isXRay, model: options.model, interventions: options.interventions, sampling: samplingOf(chat, options) };
@@ -80,7 +81,7 @@ export function Conversation({ modes }) {
       ${stored.problem && html`<p class="chat-note" role="alert">${stored.problem}</p>`}
       <${Scroll} id=${chat.id} numTurns=${turns.length} isBusy=${isBusy}>
         ${turns.length === 0 && html`<${Welcome} model=${options.model} onPick=${(text) => actions.send({ text, files: [] })} />`}
-        ${turns.map((one, i) => html`<${Turn} key=${one.parent} turn=${one} isLast=${i === turns.length - 1} actions=${actions}
+        ${turns.map((one, i) => html`<${Turn} key=${`${chat.id} ${one.parent}`} turn=${one} isLast=${i === turns.length - 1} actions=${actions}
           more=${more} />`)}
       <//>
       <${Problem} error=${problem} isAction />

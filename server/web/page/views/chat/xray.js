@@ -18,8 +18,8 @@ const POINTED_MS = 120; // until alternatives are requested
  * {prompt: {ids, shown, isPair}, tokens: [{id, text, logprob, isForced}]} of a turn: its tokens as they were generated,
  * with the probabilities that the model gives them now, all from one pass. Special tokens at its end are left out.
  */
-async function readTokens(_, { asked, turn, model, interventions }, { signal }) {
-  const { tokens: prompt } = await askJson("tokenize", asked, { signal });
+async function readTokens(_, { chat, before, turn, model, interventions }, { signal }) {
+  const { tokens: prompt } = await askJson("tokenize", promptOf(chat, before), { signal });
   const isOwn = turn.ids && turn.model === model; // another model has other tokens
   const own = isOwn ? turn.ids : (await askJson("tokenize", { prompt: turn.text, add_special_tokens: false }, { signal })).tokens;
   const changes = interventions.length ? { interventions } : {};
@@ -39,7 +39,8 @@ async function readTokens(_, { asked, turn, model, interventions }, { signal }) 
 /** onFork(place, [{id, text}], ids): continue after these ids, which are before that place, and these tokens. */
 export function XRay({ chat, turn, model, interventions, sampling, hasKey, onFork }) {
   const request = useMemo(() => {
-    return { asked: promptOf(chat, pathTo(chat, turn.id).slice(0, -1)), turn, model, interventions };
+    const { system, settings } = chat;
+    return { chat: { system, settings }, before: pathTo(chat, turn.id).slice(0, -1), turn, model, interventions };
   }, [turn, model]);
   const answer = useAnswer(readTokens, "tokenize", request);
   return html`<div class="xray"><${Answer} answer=${answer}>${({ prompt, tokens }) =>
