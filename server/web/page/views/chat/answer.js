@@ -92,6 +92,8 @@ export async function grow(chatId, id, options) {
   const abort = new AbortController();
   const chat = find(chatId);
   const { end: _, ...start } = chat.turns.find((turn) => turn.id === id);
+  if (start.text && start.model !== options.model) delete start.ids; // of another vocabulary
+  start.model = options.model;
   const writer = new Writer(start, chat.settings);
   const settle = (end) => {
     if (running?.abort !== abort) return;

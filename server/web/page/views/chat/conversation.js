@@ -81,8 +81,8 @@ export function Conversation({ modes }) {
       ${stored.problem && html`<p class="chat-note" role="alert">${stored.problem}</p>`}
       <${Scroll} id=${chat.id} numTurns=${turns.length} isBusy=${isBusy}>
         ${turns.length === 0 && html`<${Welcome} model=${options.model} onPick=${(text) => actions.send({ text, files: [] })} />`}
-        ${turns.map((one, i) => html`<${Turn} key=${`${chat.id} ${one.parent}`} turn=${one} isLast=${i === turns.length - 1} actions=${actions}
-          more=${more} />`)}
+        ${turns.map((one, i) => html`<${Turn} key=${`${chat.id} ${one.parent}`} turn=${one}
+          isLast=${i === turns.length - 1} actions=${actions} more=${more} />`)}
       <//>
       <${Problem} error=${problem} isAction />
       ${undo && html`<p class="chat-note" role="status">Deleted. <button type="button" onClick=${() => {
