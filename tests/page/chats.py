@@ -18,7 +18,7 @@ def open_chat(page: Page, server: Server, **state: str) -> Page:
     page.evaluate("localStorage.clear(); sessionStorage.clear()")
     page.goto("about:blank")
     page.goto(f"{server.url}/#view=chat" + "".join(f"&{name}={value}" for name, value in state.items()))
-    expect(page.locator("#message")).to_be_visible()
+    expect(page.locator("#message")).to_be_focused()
     return page
 
 

@@ -158,6 +158,28 @@ def test_reasoning_calls_and_structured_answers_are_panels(page: Page, server: S
     expect(answers(page).nth(1).locator("details[open] figure.code")).to_contain_text('"degrees": 3')
 
 
+def test_an_answer_with_a_form_or_with_reasoning_is_continued_as_a_message(page: Page, server: Server) -> None:
+    """Its ids cannot be continued: a grammar begins with the answer, and ids of reasoning are no part of the text."""
+    open_chat(page, server)
+    settings(page, Form_of_the_answer='{"type": "object"}')
+    first = event({"content": '{"a":'}) + event({}, "length") + "data: [DONE]\n\n"
+    script = Scripted(page, first, stream_of(" 1}"))
+    send(page, "An object?")
+    answers(page).get_by_role("button", name="Continue").click()
+    expect(answers(page).locator("figure.code")).to_contain_text('"a": 1')
+    assert script.bodies[1]["continue_final_message"] is True
+    assert script.bodies[1]["messages"][-1] == {"role": "assistant", "content": '{"a":'}
+    settings(page, Form_of_the_answer="")
+    first = event({"reasoning_content": "Hm"}) + event({}, "length") + "data: [DONE]\n\n"
+    script = Scripted(page, first, stream_of("Yes.", reasoning=", well."))
+    send(page, "Sure?")
+    answers(page).nth(1).get_by_role("button", name="Continue").click()
+    expect(answers(page).nth(1).locator(".markdown")).to_have_text("Yes.")
+    assert script.bodies[1]["messages"][-1] == {"role": "assistant", "content": "", "reasoning_content": "Hm"}
+    answers(page).nth(1).locator("details.thought summary").click()
+    expect(answers(page).nth(1).get_by_text("Hm, well.")).to_be_visible()
+
+
 def test_the_settings_show_the_models_own_and_send_only_what_was_set(page: Page, server: Server) -> None:
     open_chat(page, server)
     script = Scripted(page, stream_of("Yes."))
@@ -199,6 +221,7 @@ def test_conversations_are_listed_searched_renamed_and_cleared(page: Page, serve
     listed.click()
     expect(answers(page).locator(".markdown")).to_have_text("A zebra has stripes.")
     page.locator(".turn.of-user").get_by_role("button", name="Edit").click()
+    expect(page.get_by_label("The turn's text")).to_be_focused()
     page.get_by_label("Search conversations").fill("")
     listed.filter(has_text="late").click()
     expect(answers(page).locator(".markdown")).to_have_text("No.")

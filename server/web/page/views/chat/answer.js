@@ -62,7 +62,7 @@ async function requestFor(chat, turn, options, signal) {
   const before = pathTo(chat, turn.id).slice(0, -1);
   const { route, body } = requestOf(chat, before, options);
   if (!turn.text && !turn.reasoning) return { route, body };
-  if (!hasIdsOf(turn, options.model)) {
+  if (!hasIdsOf(turn, options.model) || body.response_format) { // a grammar begins with the answer
     return { route, body: { ...body, messages: messagesOf(chat, [...before, turn]), continue_final_message: true } };
   }
   const { tokens } = await askJson("tokenize", promptOf(chat, before), { signal });

@@ -24,12 +24,19 @@ export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
   const [problem, setProblem] = useState(null);
   const field = useRef(null);
   const picker = useRef(null);
-  const set = (changes) => setDraft((now) => {
-    const next = { ...now, ...changes };
+  const latest = useRef({ id, draft }); // keys may arrive before the next rendering
+  const show = (next) => {
+    latest.current = { id, draft: next };
+    setDraft(next);
+  };
+  const set = (changes) => {
+    const next = { ...latest.current.draft, ...changes };
     drafts.set(id, next);
-    return next;
-  });
-  useEffect(() => setDraft(drafts.get(id) ?? { text: "", files: [] }), [id]);
+    show(next);
+  };
+  useLayoutEffect(() => {
+    if (latest.current.id !== id) show(drafts.get(id) ?? { text: "", files: [] });
+  }, [id]);
   useEffect(() => field.current?.focus({ preventScroll: true }), [id]);
   useLayoutEffect(() => { // the height of the text
     const { style } = field.current;
@@ -39,7 +46,8 @@ export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
   const attach = async (files) => {
     setProblem(null);
     try {
-      const all = [...draft.files, ...(await Promise.all(Array.from(files, readText)))];
+      const read = await Promise.all(Array.from(files, readText));
+      const all = [...latest.current.draft.files, ...read];
       if (all.length > MOST_FILES) throw refused(`At most ${MOST_FILES} files are accepted.`);
       set({ files: all });
     } catch (error) {

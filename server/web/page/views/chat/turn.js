@@ -105,7 +105,7 @@ function Ending({ turn, onRetry, isLast, isBusy }) {
   const isOpen = isLast && !isBusy && !saved && reason !== "stop" && reason !== "tool_calls";
   return html`${problem && html`<${Problem} error=${problem} isAction />`}
     ${(ENDS[reason] || isOpen) && html`<p class="turn-end">${ENDS[reason]}
-      ${isOpen && html`<button type="button" onClick=${onRetry}>${turn.text ? "Continue" : "Try again"}</button>`}</p>`}`;
+      ${isOpen && html`<button type="button" onClick=${onRetry}>${turn.text || turn.reasoning ? "Continue" : "Try again"}</button>`}</p>`}`;
 }
 
 function Buttons({ turn, versions, actions, isBusy, onEdit, isXRay, onXRay }) {
