@@ -6,6 +6,7 @@ import { IconButton } from "./icon.js";
 
 const MOST_FILES = 16;
 const MOST_BYTES = 1e6; // of one file
+const EMPTY = { text: "", files: [] };
 const drafts = new Map(); // {text, files} by a conversation's id, while the page is open
 
 const refused = (said) => Object.assign(new Error(said), { title: "Not attached", status: 422 });
@@ -18,12 +19,9 @@ async function readText(file) {
   return { name: file.name, text };
 }
 
-/** id: the conversation's; dropped: files that were dropped on the view, or null; onSend({text, files}). */
-export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
-  const [draft, setDraft] = useState(drafts.get(id) ?? { text: "", files: [] });
-  const [problem, setProblem] = useState(null);
-  const field = useRef(null);
-  const picker = useRef(null);
+/** {draft, set(changes), latest}: the unsent message of a conversation; `latest.current.draft` may be newer than `draft`. */
+function useUnsent(id) {
+  const [draft, setDraft] = useState(drafts.get(id) ?? EMPTY);
   const latest = useRef({ id, draft }); // keys may arrive before the next rendering
   const show = (next) => {
     latest.current = { id, draft: next };
@@ -35,8 +33,17 @@ export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
     show(next);
   };
   useLayoutEffect(() => {
-    if (latest.current.id !== id) show(drafts.get(id) ?? { text: "", files: [] });
+    if (latest.current.id !== id) show(drafts.get(id) ?? EMPTY);
   }, [id]);
+  return { draft, set, latest };
+}
+
+/** id: the conversation's; dropped: files that were dropped on the view, or null; onSend({text, files}). */
+export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
+  const { draft, set, latest } = useUnsent(id);
+  const [problem, setProblem] = useState(null);
+  const field = useRef(null);
+  const picker = useRef(null);
   useEffect(() => field.current?.focus({ preventScroll: true }), [id]);
   useLayoutEffect(() => { // the height of the text
     const { style } = field.current;
@@ -63,7 +70,7 @@ export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
   const send = () => {
     if (isEmpty || isBusy) return;
     const message = { text: draft.text.trim(), files: draft.files };
-    set({ text: "", files: [] });
+    set(EMPTY);
     drafts.delete(id);
     onSend(message);
   };
