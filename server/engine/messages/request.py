@@ -230,6 +230,8 @@ class LensTask(BaseTask, frozen=True, kw_only=True):
     positions: tuple[int, ...]
     top_k: int
     target_token_ids: tuple[int, ...] = ()
+    is_target_of_position: bool = False
+    """Whether each position has only its own target: target_token_ids is then [p], and [l, p, 1] is answered."""
 
     def depths(self, stacks: Stacks) -> Depths:
         depth = Depth(max(1, *self.layers), needs_output=True)
