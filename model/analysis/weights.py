@@ -110,9 +110,8 @@ def _held_readout(config: ModelConfig, lookup: Lookup, options: Options, check: 
     own, reader = _stack(config, lookup, options["part"])
     count = options["num_states"]
     states = torch.tensor(options["states"], dtype=torch.float64).reshape(count, -1)
-    targets = torch.tensor(options["targets"]).reshape(count, -1).tolist()
-    each = [hold_head(reader, config, options["head"], *one) for one in zip(states, map(tuple, targets), strict=True)]
-    held = head_readout.Readout(torch.cat([one.direction for one in each], 1), torch.cat([one.bias for one in each]))
+    targets = torch.tensor(options["targets"]).reshape(count, -1)
+    held = hold_head(reader, config, options["head"], states, targets)
     check()
     readout = head_readout.before_final_norm(reader, own, held)
     return head_readout.stack_readout(reader, own, options["part"], tuple(options["pairs"]), readout)

@@ -312,7 +312,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
     second_segment: int | None = None
     """Position of the first token of the second text of a pair, of type 1; None if all tokens are of type 0."""
     interventions: tuple[Intervention, ...] = ()
-    """Interventions, applied in this order. A request with interventions does not use the prefix cache."""
+    """Interventions, applied in this order. The prefix cache is read before the first changed position, not written."""
     capture_bytes: int = 0
     """Bytes of the answer's tensors."""
 
