@@ -257,7 +257,7 @@ class Reasons(Result, NotebookView):
 
 
 class MessageSpan(Result):
-    """A span of the messages, a sentence or several, and what it adds to a sentence of the answer."""
+    """A span of the messages, a sentence or several, and its contribution to a sentence of the answer."""
 
     message: int
     """Number of its message."""

@@ -36,7 +36,7 @@ from lightwell.server.http.tensor_formats import NumpyArray, as_numpy
 from lightwell.server.schemas.judgements.reasons import ChatExplain
 
 _MOST_TOGETHER = 64
-"""Most tokens of an answer whose estimates come from one pass."""
+"""Most tokens of an answer with estimates from one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class SpanQuestion:
         return one.trace_bytes + count * (8 * 2 * _MOST_TOGETHER + len(one.parts.parts) * one.question_bytes)
 
     def num_together(self, read: Prompt) -> int:
-        """Return the number of tokens whose estimates come from one pass: a quarter of the captures is used."""
+        """Return the number of tokens with estimates from one pass. It uses a quarter of the accepted captures."""
         first, second = self.trace_bytes(read, 1), self.trace_bytes(read, 2)
         room = max(0, self.model.capture_limit // 4 - first)
         return min(_MOST_TOGETHER, 1 + room // (second - first))
@@ -279,7 +279,7 @@ def _sentences_of(answered: Answered) -> list[_Sentence]:
 
 def _token_offsets(pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
     """Return the first character and the end of each token in the text of its choice; a token without a text of its own
-    has that of the next one.
+    has the text of the next one.
     """
     starts, ends = list[int](), list[int]()
     end = sum(len(piece.text) for piece in pieces)

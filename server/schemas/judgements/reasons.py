@@ -37,7 +37,7 @@ class Explain(RequestModel):
 
 
 class ChatExplain(Explain):
-    """What is asked about the reasons of a chat's answer."""
+    """Options of the reasons of a chat's answer."""
 
     by: Literal["word", "head", "layer", "span"] = Field(  # type: ignore[assignment]  # one more unit
         "word",
