@@ -200,7 +200,7 @@ def test_a_change_of_every_position_reaches_generated_tokens_in_any_chunks(model
     assert logits[LENGTH - 1 : -1].argmax(-1).tolist() == found[1].tokens
 
 
-def test_a_changed_request_neither_takes_from_the_prefix_cache_nor_gives_to_it(model_of: Load) -> None:
+def test_a_request_changed_in_its_first_block_neither_takes_from_the_prefix_cache_nor_gives_to_it(model_of: Load) -> None:
     model = model_of("llama-gqa")
     intervention = Intervention(
         stack="decoder", layer=0, point="hook_resid_post", op="scale", value=0.5, positions=(2,)
@@ -213,6 +213,21 @@ def test_a_changed_request_neither_takes_from_the_prefix_cache_nor_gives_to_it(m
         run(engine, [first])
         assert run(engine, [second]) == alone(model, [second])
         assert engine.stats().prefix_cache_hits_total == 0
+
+
+@pytest.mark.parametrize("point", ["hook_resid_pre", "attn.hook_v", "attn.hook_attn_scores"])
+def test_only_the_blocks_before_the_first_change_come_from_the_prefix_cache(model_of: Load, point: str) -> None:
+    model = model_of("llama-gqa")
+    prompt = tuple(range(3, 43))
+    change = Intervention(stack="decoder", layer=1, point=point, op="scale", value=3.0, positions=(39, 21))
+    changed = request(1, prompt, generate(4, logprobs=2), interventions=[change])
+    engine = build(model)  # with blocks of 8 tokens
+    run(engine, [request(0, prompt, generate(4))])
+    answer = run(engine, [changed])[1]
+    assert engine.stats().prefix_cache_hits_total == 16
+    assert answer == run(build(model), [changed])[1]
+    plain = request(2, prompt, generate(4, logprobs=2))
+    assert run(engine, [plain])[2] == run(build(model), [plain])[2] != answer
 
 
 @pytest.mark.parametrize(
