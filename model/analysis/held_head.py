@@ -106,9 +106,9 @@ def hold_head(
         _wide(reader, f"{owner}_norm.bias") if has_norm else None,
         config.norm_eps,
     )
-    num = targets.shape[1]
-    own_biases = [None] * len(states) if biases is None else biases.split(num)
-    held = [head.hold(*one) for one in zip(states.to(torch.float64), rows.split(num), own_biases, strict=True)]
+    own_rows = rows.reshape(*targets.shape, -1)
+    own_biases = [None] * len(states) if biases is None else biases.reshape(targets.shape)
+    held = [head.hold(*one) for one in zip(states.to(torch.float64), own_rows, own_biases, strict=True)]
     return Readout(torch.cat([one.direction for one in held], 1), torch.cat([one.bias for one in held]))
 
 

@@ -325,5 +325,5 @@ class Chunk(NamedTuple):
 
 
 def _first_changed(change: Intervention) -> int:
-    """Return the first position whose numbers an intervention may change: no position reads a later one's."""
+    """Return the first position that an intervention may change: no position reads the numbers of a later one."""
     return 0 if change.stack == "encoder" or not change.positions else min(change.positions)

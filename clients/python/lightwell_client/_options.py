@@ -172,7 +172,7 @@ class ChatOptions(FormOptions, ParseOptions, total=False):
 
     explain: Annotated[
         bool | ChatReasonsOptions,
-        Argument('Also the reasons of the first 16 tokens; with by "span" those of each sentence, also in a stream.'),
+        Argument('Also the reasons of the first 16 tokens; with by "span", of each sentence, also in a stream.'),
     ]
 
 

@@ -46,7 +46,7 @@ def build(
     special: Sequence[str] = ("<|end|>",),
     **more: Any,
 ) -> Site:
-    """Return a site of a small random decoder, whose tokens are bytes and special tokens."""
+    """Return a site of a small random decoder with bytes and special tokens as its vocabulary."""
     made = make_variant(name, folder / "model", vocab_size=256 + len(special), max_position_embeddings=2048)
     write_tokenizer(made, special)
     own = engine(folder=made)

@@ -200,7 +200,7 @@ def test_a_change_of_every_position_reaches_generated_tokens_in_any_chunks(model
     assert logits[LENGTH - 1 : -1].argmax(-1).tolist() == found[1].tokens
 
 
-def test_a_request_changed_in_its_first_block_neither_takes_from_the_prefix_cache_nor_gives_to_it(model_of: Load) -> None:
+def test_a_request_changed_in_its_first_block_takes_and_gives_no_prefix(model_of: Load) -> None:
     model = model_of("llama-gqa")
     intervention = Intervention(
         stack="decoder", layer=0, point="hook_resid_post", op="scale", value=0.5, positions=(2,)
