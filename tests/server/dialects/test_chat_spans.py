@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -151,6 +152,24 @@ async def test_effects_are_those_of_an_attention_mask_in_transformers(writer: Si
         assert sizes == sorted(sizes, reverse=True)
         assert sum(abs(row["share"]) for row in each["verify"]) == pytest.approx(1)
         assert max(abs(row["effect"]) for row in each["verify"]) > 1e-3
+
+
+async def test_effects_are_those_of_interventions_on_the_scores(writer: Site) -> None:
+    choice, (reasons, _) = await explained(writer, verify=2)
+    prompt = list(rendered())
+    ids = prompt + choice["token_ids"][:-1]
+    for row in reasons["verify"]:
+        first, end = reasons["parts"][row["span"]]["tokens"]
+        hidden = [[[-1e5 if first <= key < end else 0.0 for key in range(len(ids))]]]
+        change = {"point": "attn.hook_attn_scores", "layer": "all", "op": "add", "value": hidden}
+        logprob = 0.0
+        for place in range(*reasons["tokens"]):
+            asked = {"layers": -1, "positions": len(prompt) - 1 + place, "target": choice["token_ids"][place]}
+            body = {"input": ids, "interventions": [change], "encoding_format": "float", **asked}
+            found = await writer.post("/v1/lens", body)
+            assert found.status_code == 200, found.text
+            logprob += math.log(found.json()["data"][0]["arrays"]["target_probabilities"]["data"][0][0])
+        assert row["logprob"] == pytest.approx(logprob, abs=1e-4)
 
 
 async def test_the_first_span_may_begin_the_prompt(tmp_path: Path) -> None:
