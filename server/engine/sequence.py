@@ -13,6 +13,8 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+
 from lightwell.server.engine.grammar import Grammar
 from lightwell.server.engine.messages.base_task import NOT_AT_ALL, Stacks, required_depths
 from lightwell.server.engine.messages.outputs import FinishReason
@@ -326,4 +328,12 @@ class Chunk(NamedTuple):
 
 def _first_changed(change: Intervention) -> int:
     """Return the first position that an intervention may change: no position reads the numbers of a later one."""
-    return 0 if change.stack == "encoder" or not change.positions else min(change.positions)
+    if change.stack == "encoder":
+        return 0
+    if change.positions:
+        return min(change.positions)
+    added = change.array
+    if added is None or not added.shape or (change.op, change.point) != ("add", "attn.hook_attn_scores"):
+        return 0
+    keys = np.frombuffer(added.data, added.dtype).reshape(-1, added.shape[-1]).any(0)  # with changed scores
+    return int(keys.argmax())

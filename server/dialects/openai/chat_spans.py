@@ -30,7 +30,7 @@ from lightwell.server.generation.prompts.message_spans import MAX_SPANS, Span, a
 from lightwell.server.generation.prompts.prompt import NOTHING, Prompt, packed
 from lightwell.server.generation.prompts.sentences import sentences
 from lightwell.server.generation.served_model import ServedModel
-from lightwell.server.generation.tasks import Work, check_capture, run_all, value_bytes
+from lightwell.server.generation.tasks import Work, check_capture, run_all
 from lightwell.server.http.errors import PayloadTooLarge
 from lightwell.server.http.tensor_formats import NumpyArray, as_numpy
 from lightwell.server.schemas.judgements.reasons import ChatExplain
@@ -55,11 +55,13 @@ class SpanQuestion:
         model, read = self.model, self.with_answer([0] * max_tokens)
         check_capture(model, self.trace_bytes(read, 1))
         if self.options.verify:
-            check_capture(model, max(value_bytes(self.removal(read, span, {})) for span in self.spans[:1]))
+            # Of a span at the beginning of the prompt, each query has its own keys to be removed.
+            num_rows = 2 + max(span.end_token if span.first_token == 0 else 0 for span in self.spans)
+            check_capture(model, 4 * model.config.num_layers * num_rows * read.num_tokens)
         num_estimates = -(-max_tokens // self.num_together(read))
         num_removed = min(len(self.spans), self.options.verify * min(max_tokens, MAX_SPANS))
         num_passes = num_choices * (1 + num_estimates + num_removed)
-        cost, limit, of = num_passes * len(read.ids), model.settings.max_num_queued_tokens, "--max-num-queued-tokens"
+        cost, limit, of = num_passes * read.num_tokens, model.settings.max_num_queued_tokens, "--max-num-queued-tokens"
         key = current_request().key
         quota = None if key is None else key.limits.tokens_per_minute
         if quota is not None and quota < limit:
@@ -67,7 +69,7 @@ class SpanQuestion:
         if cost > limit:
             raise PayloadTooLarge(
                 f"explain: the reasons of {max_tokens} tokens (max_tokens) by {len(self.spans)} spans need up to "
-                f"{num_passes} passes over {len(read.ids)} tokens, {cost} tokens together; at most {limit} are "
+                f"{num_passes} passes over {read.num_tokens} tokens, {cost} tokens together; at most {limit} are "
                 f"accepted ({of}). Send a smaller max_tokens or verify, or a shorter conversation.",
                 param="explain",
                 code="reasons_too_large",

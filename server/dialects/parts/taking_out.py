@@ -66,8 +66,7 @@ def _masked(
 ) -> list[Intervention]:
     """Return the changes of one layer's scores; `value` hides all taken words."""
     blind = [query for query in taken if _sees_only(config, layer, query, length, taken)]
-    first = taken[0] if config.causal else 0  # queries before it see none of the keys
-    others = tuple(query for query in range(first, length) if query not in blind) if blind or first else None
+    others = tuple(query for query in range(length) if query not in blind) if blind else None
 
     def change(queries: tuple[int, ...] | None, added: Array) -> Intervention:
         return Intervention(stack=stack, layer=layer, point=_SCORES, op="add", array=added, positions=queries)

@@ -215,12 +215,26 @@ def test_a_request_changed_in_its_first_block_takes_and_gives_no_prefix(model_of
         assert engine.stats().prefix_cache_hits_total == 0
 
 
-@pytest.mark.parametrize("point", ["hook_resid_pre", "attn.hook_v", "attn.hook_attn_scores"])
-def test_only_the_blocks_before_the_first_change_come_from_the_prefix_cache(model_of: Load, point: str) -> None:
+HIDDEN_KEY = array(np.where(np.arange(40) == 21, -np.inf, 0.0))
+"""An addition to the scores that hides one of 40 keys."""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"point": "hook_resid_pre", "op": "scale", "value": 3.0, "positions": (30, 21)},
+        {"point": "attn.hook_v", "op": "scale", "value": 3.0, "positions": (39, 21)},
+        {"point": "attn.hook_attn_scores", "op": "temperature", "value": 9.0, "positions": (39, 21)},
+        {"point": "attn.hook_attn_scores", "op": "add", "array": HIDDEN_KEY},
+    ],
+)
+def test_only_the_blocks_before_the_first_change_come_from_the_prefix_cache(
+    model_of: Load, change: dict[str, Any]
+) -> None:
     model = model_of("llama-gqa")
     prompt = tuple(range(3, 43))
-    change = Intervention(stack="decoder", layer=1, point=point, op="scale", value=3.0, positions=(39, 21))
-    changed = request(1, prompt, generate(4, logprobs=2), interventions=[change])
+    changes = [Intervention(stack="decoder", layer=layer, **change) for layer in (0, 1)]
+    changed = request(1, prompt, generate(4, logprobs=2), interventions=changes)
     engine = build(model)  # with blocks of 8 tokens
     run(engine, [request(0, prompt, generate(4))])
     answer = run(engine, [changed])[1]
