@@ -133,13 +133,13 @@ def value_attributions(
     Args:
         pattern: [Q, K].
         values: [K, D].
-        readout: [D], M u of one target, or the difference of two.
+        readout: [D], M u of one target, or the difference of two; [D, Q] for a target of each query's own.
         divisor: [Q], the scale of the final norm, times the scale of a norm of the attention's output.
         share: as in `value_norms`.
     """
     wide = readout.astype(np.float64)
-    per_key = values.astype(np.float64) @ wide if share is None else (share * wide) @ values.astype(np.float64).T
-    return pattern.astype(np.float64) * per_key / divisor.astype(np.float64)[:, None]
+    rows = wide.T if share is None else share * wide.T
+    return pattern.astype(np.float64) * (rows @ values.astype(np.float64).T) / divisor.astype(np.float64)[:, None]
 
 
 @_overflows

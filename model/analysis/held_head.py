@@ -9,6 +9,7 @@ it: the factors would then differ.
 Axes: d width, T targets (one, or two for their difference).
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -22,65 +23,93 @@ HeadKind = Literal["words", "labels"]
 _SLOPES_AT_0 = {"silu": 0.5, "gelu": 0.5, "gelu_tanh": 0.5, "relu": 0.0, "tanh": 1.0}
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """A head without its rows, float64. Without a transform it has only a scale and a cap."""
+
+    scale: float
+    cap: float | None
+    activation: DenseActivation | None = None
+    dense: torch.Tensor | None = None
+    dense_bias: torch.Tensor | None = None
+    gain: torch.Tensor | None = None
+    norm_bias: torch.Tensor | None = None
+    norm_eps: float = 0.0
+
+    def hold(self, state: torch.Tensor, rows: torch.Tensor, biases: torch.Tensor | None) -> Readout:
+        """Return the readout of a state [d], with one target: the logit of rows [T, d], or the difference."""
+        dense, c, gain, beta = self.dense, self.dense_bias, self.gain, self.norm_bias
+        factor = sigma = torch.ones((), dtype=torch.float64)
+        x = state * self.scale
+        if self.activation is not None:
+            assert dense is not None
+            y = dense @ x if c is None else dense @ x + c
+            factor = _held_factor(y, self.activation)
+            x = y * factor
+        if gain is not None:
+            sigma = torch.sqrt(x.var(correction=0) + self.norm_eps)
+            x = (x - x.mean()) / sigma * gain
+            x = x if beta is None else x + beta
+        signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(rows)]
+        if self.cap is not None:
+            logits = rows @ x if biases is None else rows @ x + biases
+            signs = signs * _held_factor(logits / self.cap, "tanh")
+        u = signs @ rows  # back from the logits to the state
+        bias = torch.zeros((), dtype=torch.float64) if biases is None else signs @ biases
+        if gain is not None:
+            bias = bias if beta is None else bias + beta @ u
+            u = gain * u / sigma
+            u = u - u.mean()
+        if dense is not None:
+            u = u * factor
+            bias = bias if c is None else bias + c @ u
+            u = dense.T @ u
+        return Readout((u * self.scale)[:, None], bias[None])
+
+
 def hold_head(
-    reader: WeightReader, config: ModelConfig, kind: HeadKind, state: torch.Tensor, targets: tuple[int, ...]
+    reader: WeightReader, config: ModelConfig, kind: HeadKind, states: torch.Tensor, targets: torch.Tensor
 ) -> Readout:
-    """Return the readout, with one target (the logit or the difference), of a state [d] after the final norm, pooled if
-    the head pools; float64.
+    """Return the readout, with one target for each state (the logit or the difference), of states [n, d] after the
+    final norm, pooled if the head pools; float64.
 
     Args:
         reader: of any stack; heads belong to the whole model.
         config: of the model.
         kind: the head of words, with the transform before it, or of labels.
-        state: [d].
-        targets: the token or label; a second one for the difference of both logits.
+        states: [n, d].
+        targets: [n, 1], the token or label of each state; [n, 2] for the difference of two logits.
     """
     activation: DenseActivation | None
-    ids = list(targets)
+    ids = targets.flatten().tolist()
     if kind == "words":
-        owner, head = "transform", "embed" if config.tie_word_embeddings else "head"
+        owner, weight = "transform", "embed" if config.tie_word_embeddings else "head"
         activation, has_norm = config.head_transform, config.head_transform is not None
         scale, cap = config.logit_scale, config.final_logit_softcap
-        bias_of_targets, project = _wide(reader, "head.bias", ids), _wide(reader, "embed_out.weight")
+        biases, project = _wide(reader, "head.bias", ids), _wide(reader, "embed_out.weight")
     elif config.classifier is None:
         raise ValueError(f"{config.architecture} has no head that labels an input")
     else:
-        owner = head = "classifier"
+        owner = weight = "classifier"
         activation, has_norm = config.classifier.dense, config.classifier.norm
         scale, cap = 1.0, None
-        bias_of_targets, project = _wide(reader, "classifier.bias", ids), None
-    rows = reader.need(f"{head}.weight")[ids].to(torch.float64)
+        biases, project = _wide(reader, "classifier.bias", ids), None
+    rows = reader.need(f"{weight}.weight")[ids].to(torch.float64)
     rows = rows if project is None else rows @ project
-    x = state.to(torch.float64) * scale
-    dense = c = gain = beta = None
-    factor = sigma = torch.ones((), dtype=torch.float64)
-    if activation is not None:
-        dense, c = _wide(reader, f"{owner}_dense.weight"), _wide(reader, f"{owner}_dense.bias")
-        assert dense is not None
-        y = dense @ x if c is None else dense @ x + c
-        factor = _held_factor(y, activation)
-        x = y * factor
-    if has_norm:
-        gain, beta = _wide(reader, f"{owner}_norm.gain"), _wide(reader, f"{owner}_norm.bias")
-        assert gain is not None
-        sigma = torch.sqrt(x.var(correction=0) + config.norm_eps)
-        x = (x - x.mean()) / sigma * gain
-        x = x if beta is None else x + beta
-    signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(targets)]
-    if cap is not None:
-        logits = rows @ x if bias_of_targets is None else rows @ x + bias_of_targets
-        signs = signs * _held_factor(logits / cap, "tanh")
-    u = signs @ rows  # back from the logits to the state
-    bias = torch.zeros((), dtype=torch.float64) if bias_of_targets is None else signs @ bias_of_targets
-    if gain is not None:
-        bias = bias if beta is None else bias + beta @ u
-        u = gain * u / sigma
-        u = u - u.mean()
-    if dense is not None:
-        u = u * factor
-        bias = bias if c is None else bias + c @ u
-        u = dense.T @ u
-    return Readout((u * scale)[:, None], bias[None])
+    head = _Head(
+        scale,
+        cap,
+        activation,
+        None if activation is None else _wide(reader, f"{owner}_dense.weight"),
+        None if activation is None else _wide(reader, f"{owner}_dense.bias"),
+        _wide(reader, f"{owner}_norm.gain") if has_norm else None,
+        _wide(reader, f"{owner}_norm.bias") if has_norm else None,
+        config.norm_eps,
+    )
+    own_rows = rows.reshape(*targets.shape, -1)
+    own_biases = [None] * len(states) if biases is None else biases.reshape(targets.shape)
+    held = [head.hold(*one) for one in zip(states.to(torch.float64), own_rows, own_biases, strict=True)]
+    return Readout(torch.cat([one.direction for one in held], 1), torch.cat([one.bias for one in held]))
 
 
 def _held_factor(y: torch.Tensor, activation: DenseActivation) -> torch.Tensor:

@@ -33,8 +33,8 @@ def answer(config: ModelConfig, lookup: Lookup, question: str, options: Options,
         first is not in an earlier layer than the second.
     weights: name (full), head, rows, columns (None: all): weights, float32.
     stored: no options: json, the bytes of {our weight: its stored format} of every named weight.
-    held_readout: part, pairs, head (words | labels), state [d], targets (one or two): the tensors of `head_readout` for
-        one target, the logit or the difference of two, float64, without gram.
+    held_readout: part, pairs, head (words | labels), states [n d], targets [n] or [2 n]: the tensors of `head_readout`
+        for n targets, float64, without gram: of each of num_states states, the logit or the difference of two.
     mean_embedding: part: mean [d_model], float64, the mean of the token table's rows as in hook_embed.
     head_output: part, layer, head; head_readout: part, pairs, targets; added_outputs: part, pairs: see `head_readout`.
 
@@ -108,8 +108,10 @@ def _circuits(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
 
 def _held_readout(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
     own, reader = _stack(config, lookup, options["part"])
-    state = torch.tensor(options["state"], dtype=torch.float64)
-    held = hold_head(reader, config, options["head"], state, tuple(options["targets"]))
+    count = options["num_states"]
+    states = torch.tensor(options["states"], dtype=torch.float64).reshape(count, -1)
+    targets = torch.tensor(options["targets"]).reshape(count, -1)
+    held = hold_head(reader, config, options["head"], states, targets)
     check()
     readout = head_readout.before_final_norm(reader, own, held)
     return head_readout.stack_readout(reader, own, options["part"], tuple(options["pairs"]), readout)

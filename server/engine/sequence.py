@@ -5,6 +5,7 @@ computed in chunks, with K/V in the cache; in an encoder-decoder the decoder als
 K/V in separate blocks.
 """
 
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence as ReadOnlySequence
@@ -12,10 +13,12 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+
 from lightwell.server.engine.grammar import Grammar
 from lightwell.server.engine.messages.base_task import NOT_AT_ALL, Stacks, required_depths
 from lightwell.server.engine.messages.outputs import FinishReason
-from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest, GenerateTask, Task
+from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest, GenerateTask, Intervention, Task
 from lightwell.server.engine.messages.sampling_params import SamplingParams
 
 UNKNOWN = -1
@@ -69,7 +72,9 @@ class Sequence:
     stopping_ids: frozenset[int] = field(init=False, default=frozenset())
     takes_largest_logit: bool = field(init=False)
     is_changed: bool = field(init=False)
-    """Whether interventions change the numbers: then no prefix is shared with other sequences."""
+    """Whether interventions change the numbers."""
+    first_changed_position: int = field(init=False)
+    """The first position with changed numbers: the blocks before it may come from the prefix cache."""
     is_background: bool = field(init=False)
     """Whether the sequence is a row of a batch."""
     only_captures: bool = field(init=False)
@@ -121,6 +126,7 @@ class Sequence:
     def __post_init__(self, stacks: Stacks) -> None:
         request, task = self.request, self.request.task
         self.is_changed = bool(request.interventions)
+        self.first_changed_position = min(map(_first_changed, request.interventions), default=sys.maxsize)
         encoder, decoder = required_depths(task, stacks, is_changed=self.is_changed)
         _check_inputs(request, stacks, reads_prompt=decoder is not None)
         self.uid = request.uid
@@ -188,14 +194,13 @@ class Sequence:
     def first_needed_position(self) -> int:
         """Return the first position that must be computed; those before it may come from the prefix cache.
 
-        It is the first position that is still to be captured, at the latest the newest token; 0 with interventions,
-        which change the numbers of every position.
+        It is the first position that is still to be captured or that interventions change, at the latest the newest
+        token.
         """
-        if self.is_changed:
-            return 0
         positions = self._captured_positions
         index = bisect_left(positions, self.captured_upto)
-        return positions[index] if index < len(positions) else max(0, len(self.token_ids) - 1)
+        first = positions[index] if index < len(positions) else max(0, len(self.token_ids) - 1)
+        return min(first, self.first_changed_position)
 
     def rotate_from(self, rotary_start: int) -> None:
         """Set `rotary_start`, before anything is computed."""
@@ -319,3 +324,16 @@ class Chunk(NamedTuple):
         run again only for their K/V. The value is valid until the step is committed.
         """
         return max(self.start, min(self.sequence.captured_upto, self.end))
+
+
+def _first_changed(change: Intervention) -> int:
+    """Return the first position that an intervention may change: no position reads the numbers of a later one."""
+    if change.stack == "encoder":
+        return 0
+    if change.positions:
+        return min(change.positions)
+    added = change.array
+    if added is None or not added.shape or (change.op, change.point) != ("add", "attn.hook_attn_scores"):
+        return 0
+    keys = np.frombuffer(added.data, added.dtype).reshape(-1, added.shape[-1]).any(0)  # with changed scores
+    return int(keys.argmax())

@@ -1,8 +1,8 @@
 """Answers chats: a request in, the assistant's message out, in parts as the engine generates it. It writes no JSON."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from lightwell.model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from lightwell.model.tokenization.chat_formats.parser import TaggedText
@@ -11,7 +11,9 @@ from lightwell.server.engine.messages.request import GenerateTask
 from lightwell.server.generation.answer_form import answer_form
 from lightwell.server.generation.choices import Piece
 from lightwell.server.generation.grammars import read_grammar
+from lightwell.server.generation.prompts.chat_rows import render_chat
 from lightwell.server.generation.prompts.inputs import between_stacks
+from lightwell.server.generation.prompts.message_spans import Span, spans_of, with_marks
 from lightwell.server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat
 from lightwell.server.generation.prompts.text_parts import Cut
 from lightwell.server.generation.request import ChatRequest
@@ -44,6 +46,17 @@ class Answered:
     finish_reason: str
     stop_reason: str | int | None
     pieces: list[Piece]
+
+    @classmethod
+    def of(cls, pieces: Sequence[ChatPiece]) -> Self:
+        """Return the choice that these pieces add up to."""
+        last, own = pieces[-1], [each.piece for each in pieces]
+        return cls(joined([each.delta for each in pieces]), last.finish_reason or "stop", last.piece.stop_reason, own)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Return the generated tokens."""
+        return [token_id for piece in self.pieces for token_id in piece.token_ids]
 
 
 @dataclass
@@ -122,15 +135,7 @@ class Conversation:
             first.gather_tokens(add)
         async for piece in self.pieces():
             found[piece.index].append(piece)
-        return [
-            Answered(
-                joined([each.delta for each in pieces]),
-                pieces[-1].finish_reason or "stop",
-                pieces[-1].piece.stop_reason,
-                [each.piece for each in pieces],
-            )
-            for pieces in found.values()
-        ]
+        return [Answered.of(pieces) for pieces in found.values()]
 
     def close(self) -> None:
         """Abort the unfinished choices."""
@@ -189,13 +194,26 @@ async def _job(model: ServedModel, request: ChatRequest) -> Job:
     return Job(prompt, task, form.new_parser, form.kept_ids)
 
 
-async def begin_conversation(model: ServedModel, request: ChatRequest) -> Conversation:
+async def find_spans(model: ServedModel, request: ChatRequest, prompt: Prompt) -> list[Span]:
+    """Return the spans of the chat's messages in its prompt. Raises the errors of `spans_of`."""
+    arguments, _ = _thinking(model, request)
+    chat = request.chat
+    rest = (chat.opens_answer, arguments, chat.shown_tools)
+    marked = await render_chat(model, with_marks(chat.messages), *rest, is_continued=chat.continue_final_message)
+    return spans_of(chat.messages, marked, prompt.encoder or prompt)
+
+
+async def begin_conversation(
+    model: ServedModel, request: ChatRequest, check: Callable[[Job], Awaitable[None]] | None = None
+) -> Conversation:
     """Start a chat, and wait for its first output: until then an error still has its own HTTP status. Errors have the
     client's names of fields.
 
-    `accept` must have been called for the body.
+    `accept` must have been called for the body. `check` gets the job before the engine, and may raise an ApiError.
     """
     with request.names.in_errors():
         job = await _job(model, request)
+        if check is not None:
+            await check(job)
         started, arrivals = await begin(model, request, [job])
     return Conversation(model, request, job, started, arrivals)

@@ -15,7 +15,7 @@ from lightwell.server.schemas.base import (
     wrong,
 )
 from lightwell.server.schemas.chat_fields import ChatFields
-from lightwell.server.schemas.judgements.reasons import ExplainField, Reasons
+from lightwell.server.schemas.judgements.reasons import ChatExplainField, Reasons, SpanReasons
 from lightwell.server.schemas.known_fields import (
     IGNORED_BY_CHAT,
     IGNORED_BY_COMPLETIONS,
@@ -141,10 +141,10 @@ class ChatCompletionRequest(ChatFields, ThinkingFields, GenerationFields):
         None, ge=0, le=MAX_LOGPROBS, description="This many alternatives with each token; needs logprobs."
     )
     reasoning_effort: Effort | None = Field(None, description=EFFORT)
-    explain: ExplainField = Field(
+    explain: ChatExplainField = Field(
         None,
         description="Also return the reasons of the first 16 tokens of an answer without streaming; true uses the "
-        "defaults.",
+        'defaults. With {"by": "span"} the reasons of every sentence of the answer; a stream has them after the text.',
     )
 
     @model_validator(mode="after")
@@ -211,7 +211,11 @@ class ChatChoice(AnswerModel):
     logprobs: dict[str, Any] | None = Field(description='{"content": [one entry a token]}.')
     output_logprobs: list[Any] | None = Field(None, description=OUTPUT_LOGPROBS)
     attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")
-    reasons: list[Reasons] | None = Field(None, description="With explain: why each of the first 16 tokens was likely.")
+    reasons: list[Reasons] | list[SpanReasons] | None = Field(
+        None,
+        description='With explain: why each of the first 16 tokens was likely; by "span", the spans of the messages '
+        "that each sentence depends on, in a stream one sentence in each of the last chunks.",
+    )
 
 
 class ChatCompletionAnswer(AnswerModel):

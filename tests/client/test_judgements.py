@@ -8,7 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from lightwell_client import Client, DecisionAnswer, InvalidResponse, Reasons, WordPart
+from lightwell_client import Client, DecisionAnswer, InvalidResponse, Reasons, SpanReasons, WordPart
 from tests.client.answers import as_json, as_safetensors, check_nothing_is_cut, fields_of
 from tests.client.conftest import Asker
 from tests.client.test_inspection import NEXT
@@ -45,6 +45,24 @@ BY_LAYER: dict[str, Any] = {
     "by": "layer",
     "parts": [{"layer": 0, "attention": 1.0, "mlp": 0.5}, {"layer": 1, "attention": 0.25, "mlp": -1.0}],
     "rest": {"embedding": 0.5, "biases": 0.0},
+}
+BY_SPAN: dict[str, Any] = {
+    "by": "span",
+    "text": "A <king> ran.",
+    "start": 0,
+    "end": 13,
+    "tokens": [0, 5],
+    "logprob": -2.5,
+    "value": 9.0,
+    "rest": 7.0,
+    "parts": [
+        {"message": 0, "start": 9 * n, "end": 9 * n + 8, "tokens": [n, n + 1], "estimate": value, "share": value / 4}
+        for n, value in enumerate((3.0, -1.0))
+    ],
+    "verify": [
+        {"span": 0, "logprob": -2.0, "effect": 0.5, "share": 0.1},
+        {"span": 1, "logprob": -7.0, "effect": -4.5, "share": -0.9},
+    ],
 }
 USAGE = {"prompt_tokens": 3, "total_tokens": 3, "completion_tokens": 0}
 CHOICE = {"type": "choice", "name": "who", "instructions": "Who?", "choices": [{"value": "a king"}, {"value": "a fox"}]}
@@ -148,6 +166,18 @@ def test_each_of_a_chats_first_tokens_comes_with_its_reasons(ask: Asker, server:
     answer = ask.call("chat", "Who ran?", explain={"by": "word"})
     assert [reasons.by for reasons in answer.choices[0].reasons] == ["word", "head"]
     assert server.seen[0].body["explain"] == {"by": "word"}
+
+
+def test_each_sentence_of_a_chat_comes_with_its_sources(ask: Asker, server: WireServer) -> None:
+    choice = {"message": {"role": "assistant", "content": "A <king> ran."}, "reasons": [BY_SPAN]}
+    server.will(Reply(body={"choices": [choice]}))
+    answer = ask.call("chat", "Who ran?", explain={"by": "span", "verify": 2})
+    (reasons,) = answer.choices[0].reasons
+    assert isinstance(reasons, SpanReasons)
+    assert reasons.strongest() == reasons.parts[1]  # the measured one, not the estimated one
+    assert "A &lt;king&gt; ran." in reasons._repr_html_()
+    assert reasons.model_copy(update={"verify": None}).strongest() == reasons.parts[0]
+    assert server.seen[0].body["explain"] == {"by": "span", "verify": 2}
 
 
 def test_words_and_the_rest_are_bars_that_add_up_to_the_value() -> None:

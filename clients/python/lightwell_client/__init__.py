@@ -34,7 +34,18 @@ from lightwell_client._mechanisms import Contributions, Explanation, HeadScores,
 from lightwell_client._page_view import PageView
 from lightwell_client._parsing import NotParsed, Parsed
 from lightwell_client._predictions import LensResult, NextAtTemperature, NextResult, NextToken, TargetToken
-from lightwell_client._reasons import ExplainedAnswer, HeadPart, LayerPart, Reasons, RemovedWord, Verified, WordPart
+from lightwell_client._reasons import (
+    ExplainedAnswer,
+    HeadPart,
+    LayerPart,
+    MessageSpan,
+    Reasons,
+    RemovedSpan,
+    RemovedWord,
+    SpanReasons,
+    Verified,
+    WordPart,
+)
 from lightwell_client._results import (
     CalledFunction,
     CalledFunctionDelta,
@@ -126,6 +137,7 @@ __all__ = [
     "LensResult",
     "LightwellError",
     "Logprob",
+    "MessageSpan",
     "MethodNotAllowed",
     "MissingDependency",
     "Model",
@@ -146,12 +158,14 @@ __all__ = [
     "Ranked",
     "RateLimited",
     "Reasons",
+    "RemovedSpan",
     "RemovedWord",
     "Reranking",
     "Rollout",
     "Scores",
     "ServerError",
     "Softmax",
+    "SpanReasons",
     "Spectrum",
     "Stream",
     "StreamInterrupted",

@@ -26,7 +26,7 @@ from lightwell_client._options import (
     Prompt,
     TokenizeOptions,
 )
-from lightwell_client._reasons import ReasonsOptions
+from lightwell_client._reasons import ChatReasonsOptions
 from lightwell_client._result import Result
 from lightwell_client._results import (
     ChatChunk,
@@ -176,7 +176,7 @@ def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -
     """
     check_names(options, kind)
     if isinstance(options.get("explain"), Mapping):
-        check_names(options["explain"], ReasonsOptions, "explain has ")
+        check_names(options["explain"], ChatReasonsOptions, "explain has ")
     for name in _INPUTS & fields.keys():
         value = fields[name]
         is_number = getattr(value, "ndim", None) == 0 and not isinstance(value, str)  # numpy's and torch's

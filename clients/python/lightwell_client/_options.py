@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import httpx
 
-from lightwell_client._reasons import ReasonsOptions
+from lightwell_client._reasons import ChatReasonsOptions
 from lightwell_client._results import ChatMessage
 from lightwell_client._signatures import Argument, documented
 
@@ -171,7 +171,8 @@ class ChatOptions(FormOptions, ParseOptions, total=False):
     """What `chat` and `chat_stream` take."""
 
     explain: Annotated[
-        bool | ReasonsOptions, Argument("Of `chat`: also the reasons of the answer's first 16 tokens, as elsewhere.")
+        bool | ChatReasonsOptions,
+        Argument('Also the reasons of the first 16 tokens; with by "span", of each sentence, also in a stream.'),
     ]
 
 

@@ -20,11 +20,7 @@ from lightwell_client._signatures import Argument
 _MOST_LISTED = 10
 
 
-class ReasonsOptions(TypedDict, total=False):
-    """Options of `explain`. An option that is left out has the server's default."""
-
-    by: Literal["word", "head", "layer"]
-    """Unit into which the logit, or the difference of two logits, is split; "word" by default."""
+class _ReasonsOptions(TypedDict, total=False):
     versus: str | bool | int | None
     """Answer with which the likeliest one is compared: "next" is the runner-up; None explains the likeliest one's logit
     alone; another option, label or token is given by its name, a token also by its id.
@@ -33,6 +29,22 @@ class ReasonsOptions(TypedDict, total=False):
     """Number of words, those with the largest parts, to take out of the input; the answer without them is measured."""
     take_out: Literal["keys", "embedding"]
     """Way to take words out: their keys are masked, or their embedding is set to the mean of the token table."""
+
+
+class ReasonsOptions(_ReasonsOptions, total=False):
+    """Options of `explain`. An option that is left out has the server's default."""
+
+    by: Literal["word", "head", "layer"]
+    """Unit into which the logit, or the difference of two logits, is split; "word" by default."""
+
+
+class ChatReasonsOptions(_ReasonsOptions, total=False):
+    """Options of a chat's `explain`. An option that is left out has the server's default."""
+
+    by: Literal["word", "head", "layer", "span"]
+    """Unit, as elsewhere; with "span", each sentence of the answer is explained by the sentences of the messages, and
+    `verify` removes at most 8 of them, each separately.
+    """
 
 
 Explain = Annotated[
@@ -242,6 +254,77 @@ class Reasons(Result, NotebookView):
             rows = [[_without(row), row.predicted, row.measured] for row in self.verify]
             tables.append(table("without words", ["without", "predicted", "measured"], rows))
         return tables
+
+
+class MessageSpan(Result):
+    """A span of the messages, a sentence or several, and its contribution to a sentence of the answer."""
+
+    message: int
+    """Number of its message."""
+    start: int
+    """Its first character in the message's text."""
+    end: int
+    """The end of its characters."""
+    tokens: tuple[int, int]
+    """Its range [first, end) of the prompt's tokens."""
+    estimate: float
+    """Sum of its words' parts in the logits of the sentence's tokens."""
+    share: float
+    """estimate divided by the sum of the absolute estimates of all spans."""
+
+
+class RemovedSpan(Result):
+    """The sentence without one span of the messages."""
+
+    span: int
+    """Index of the span in `parts`."""
+    logprob: float
+    """Log-probability of the sentence if the span is removed, in nats."""
+    effect: float
+    """logprob minus the original one: negative if the sentence depends on the span."""
+    share: float
+    """effect divided by the sum of the absolute effects of all removed spans."""
+
+
+class SpanReasons(Result, NotebookView):
+    """The spans of the messages that one sentence of an answer depends on. A notebook shows the largest ones."""
+
+    by: Literal["span"]
+    text: str
+    """The sentence."""
+    start: int
+    """Its first character in the answer's content."""
+    end: int
+    """The end of its characters."""
+    tokens: tuple[int, int]
+    """Its range [first, end) of the generated tokens."""
+    logprob: float
+    """Its log-probability in nats."""
+    value: float
+    """Sum of the logits of its tokens, each minus the logit of `versus`."""
+    rest: float
+    """value minus all estimates."""
+    parts: tuple[MessageSpan, ...] = Field(repr=False)
+    """All spans of the messages, in order."""
+    verify: tuple[RemovedSpan, ...] | None = Field(default=None, repr=False)
+    """The spans with the largest absolute estimates, each removed separately."""
+
+    def strongest(self) -> MessageSpan:
+        """Return the span that the sentence depends on most: by the measured effects, or the estimates without any."""
+        if self.verify:
+            return self.parts[min(self.verify, key=lambda row: row.effect).span]
+        return max(self.parts, key=lambda part: part.estimate)
+
+    def _repr_html_(self) -> str:
+        """Return the notebook view: the sentence, and its spans with the largest estimates."""
+        effects = {row.span: row.effect for row in self.verify or ()}
+        order = sorted(range(len(self.parts)), key=lambda span: -abs(self.parts[span].estimate))[:_MOST_LISTED]
+        rows = [
+            [part.message, f"{part.start} to {part.end}", part.estimate, effects.get(span, "")]
+            for span, part in ((span, self.parts[span]) for span in order)
+        ]
+        tables = [table("spans, the largest first", ["message", "characters", "estimate", "effect"], rows)]
+        return page(self.text, tables, iter(()), 0)
 
 
 def with_reasons(whole: Result, rows: str, parts: Iterable[Any]) -> str:

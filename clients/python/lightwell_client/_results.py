@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from lightwell_client._reasons import Reasons
+from lightwell_client._reasons import Reasons, SpanReasons
 from lightwell_client._result import Result
 from lightwell_client._text_view import TextView
 from lightwell_client._token_attention import MaybeTokenAttention
@@ -232,8 +232,8 @@ class ChatChoice(Result):
     output_logprobs: RankedLogprobs | None = None
     """With return_token_ids and logprobs: of the generated tokens, by token id."""
     attention: MaybeTokenAttention = None
-    reasons: tuple[Reasons, ...] | None = Field(default=None, repr=False)
-    """With `explain`: why each of the first 16 tokens was likely."""
+    reasons: tuple[Reasons, ...] | tuple[SpanReasons, ...] | None = Field(default=None, repr=False)
+    """With `explain`: why each of the first 16 tokens was likely, or, by "span", the sources of each sentence."""
 
     @property
     def text(self) -> str:
@@ -290,6 +290,8 @@ class ChatChunkChoice(Result):
     stop_reason: str | int | None = None
     logprobs: ChatLogprobs | None = None
     attention: MaybeTokenAttention = None
+    reasons: tuple[SpanReasons, ...] | None = Field(default=None, repr=False)
+    """With `explain` by "span": the sources of the next sentence, after the text."""
 
 
 class ChatChunk(Result):

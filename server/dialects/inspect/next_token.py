@@ -21,7 +21,7 @@ from lightwell.server.dialects.inspect.inspection import (
     described,
     inspection_route,
 )
-from lightwell.server.dialects.inspect.token_reasons import explained_token, read_versus
+from lightwell.server.dialects.inspect.token_reasons import explained_token, likeliest, read_versus
 from lightwell.server.dialects.parts.reasons import explain
 from lightwell.server.engine.messages.request import TraceTask
 from lightwell.server.generation.acceptance import accept
@@ -171,7 +171,7 @@ async def _reasons(
     if options is None:
         return [{} for _ in logits]
     asked = [
-        explained_token(model, prompt, position, row, options, versus)
+        explained_token(model, prompt, position, likeliest(row), options, versus)
         for prompt, (position,), row in zip(inspection.inputs, positions, logits, strict=True)
     ]
     return [{"reasons": each} for each in await explain(model, asked, options)]

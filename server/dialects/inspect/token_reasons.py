@@ -37,21 +37,25 @@ def read_versus(
     return None if options.versus == "next" else read_token(model, options.versus, "explain.versus")
 
 
+def likeliest(logits: NumpyArray) -> list[int]:
+    """Return the three likeliest tokens of logits [vocab]."""
+    some = np.argpartition(-logits, min(_SOME, len(logits)) - 1)[:_SOME].tolist()  # sorting all takes milliseconds
+    return sorted(some, key=lambda token: (-logits[token], token))[:3]
+
+
 def explained_token(
     model: ServedModel,
     prompt: Prompt,
     position: int,
-    logits: NumpyArray,
+    order: Sequence[int],
     options: Explain,
     versus: NamedToken | None,
     token_id: int | None = None,
 ) -> ExplainedLogit:
-    """Return the logit to explain at a position with these logits [vocab]: of `token_id`, or of the likeliest token.
+    """Return the logit to explain at a position with these three likeliest tokens: of `token_id`, or of the likeliest.
 
     `versus` is the token of `read_versus`. If it is the explained token itself, the runner-up is compared.
     """
-    some = np.argpartition(-logits, min(_SOME, len(logits)) - 1)[:_SOME].tolist()  # sorting all takes milliseconds
-    order = sorted(some, key=lambda token: (-logits[token], token))[:3]
     named = None if versus is None else versus.token_id
     target = next(each for each in order if each != named) if token_id is None else token_id
     other = named

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions: the assistant's next message, whole or as a stream."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 import orjson
@@ -8,9 +8,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from lightwell.model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
-from lightwell.server.dialects.inspect.inspection import NamedToken
 from lightwell.server.dialects.openai.answer_writer import AnswerWriter, prompt_ids, text_fields
-from lightwell.server.dialects.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
+from lightwell.server.dialects.openai.chat_reasons import ChatReasons
 from lightwell.server.dialects.responses import large_response
 from lightwell.server.engine.messages.outputs import TokenLogprobs
 from lightwell.server.generation.acceptance import accept
@@ -21,7 +20,6 @@ from lightwell.server.generation.logprobs import chat_entries, ranked_entries
 from lightwell.server.generation.prompts.field_names import FieldNames
 from lightwell.server.generation.request import ChatRequest
 from lightwell.server.generation.served_model import ServedModel
-from lightwell.server.http.errors import ApiError
 from lightwell.server.http.sse import EventStream, event, unless_disconnected
 from lightwell.server.http.tensor_formats import JsonArray
 from lightwell.server.http.turns import in_turns
@@ -42,10 +40,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """
         model = await accept(context, body, "/v1/chat/completions")
         asked = _asked(body)
-        versus = check_chat_reasons(model, asked, body.explain)
+        reasons = None if body.explain is None else ChatReasons(model, asked, body.explain)
         if not body.stream:
-            return await unless_disconnected(request, _whole(model, body, asked, versus))
-        conversation = await unless_disconnected(request, begin_conversation(model, asked))
+            return await unless_disconnected(request, _whole(model, body, asked, reasons))
+        conversation = await unless_disconnected(request, _begin(model, asked, reasons))
         writer = _ChatWriter(conversation, body)
         direct = None
         if writer.may_write_tokens:
@@ -54,7 +52,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                     [writer.choice(ChatPiece(0, MessageDelta(content=text), None, Piece()))]
                 )
             )
-        return EventStream(_events(writer), conversation.close, direct)
+        return EventStream(_events(writer, reasons), conversation.close, direct)
 
 
 def _asked(body: ChatCompletionRequest) -> ChatRequest:
@@ -69,24 +67,23 @@ def _asked(body: ChatCompletionRequest) -> ChatRequest:
     )
 
 
+def _begin(model: ServedModel, asked: ChatRequest, reasons: ChatReasons | None) -> Coroutine[Any, Any, Conversation]:
+    return begin_conversation(model, asked, None if reasons is None else reasons.prepare)
+
+
 async def _whole(
-    model: ServedModel, body: ChatCompletionRequest, asked: ChatRequest, versus: NamedToken | None
+    model: ServedModel, body: ChatCompletionRequest, asked: ChatRequest, reasons: ChatReasons | None
 ) -> Response:
-    conversation = await begin_conversation(model, asked)
-    try:
-        check_room_for_reasons(model, body.explain, conversation.job.prompt, conversation.job.sampling.max_tokens)
-    except ApiError:
-        conversation.close()
-        raise
+    conversation = await _begin(model, asked, reasons)
     choices = await conversation.answers()
     writer = _ChatWriter(conversation, body)
     answer = writer.head("chat.completion")
     answer["choices"] = [
         await writer.whole_choice(index, choice) async for index, choice in in_turns(enumerate(choices), 1)
     ]
-    for written, choice in zip(answer["choices"], choices, strict=True):
-        token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
-        written |= await chat_reasons(model, body.explain, versus, conversation.job.prompt, token_ids)
+    if reasons is not None:
+        for written, choice in zip(answer["choices"], choices, strict=True):
+            written["reasons"] = await reasons.of(choice)
     answer["usage"] = writer.usage()
     if body.return_token_ids:
         answer["prompt_token_ids"] = prompt_ids(conversation.job.prompt)
@@ -96,10 +93,13 @@ async def _whole(
     return await large_response(answer)
 
 
-async def _events(writer: "_ChatWriter") -> AsyncIterator[bytes]:
+async def _events(writer: "_ChatWriter", reasons: ChatReasons | None) -> AsyncIterator[bytes]:
+    arrived: dict[int, list[ChatPiece]] = {run.index: [] for run in writer.started.runs}
     for run in writer.started.runs:
         yield event(orjson.dumps(writer.stream_chunk([writer.opening(run.index)])))
     async for piece in writer.conversation.pieces():
+        if reasons is not None:
+            arrived[piece.index].append(piece)
         choice = await writer.chunk(piece)
         if choice is None:
             continue
@@ -107,6 +107,11 @@ async def _events(writer: "_ChatWriter") -> AsyncIterator[bytes]:
         if writer.body.prompt_logprobs is not None and piece.piece.prompt_logprobs is not None:
             chunk["prompt_logprobs"] = await writer.prompt_logprobs(piece.piece.prompt_logprobs)
         yield event(orjson.dumps(chunk))
+    if reasons is not None:
+        for index, pieces in arrived.items():
+            async for each in reasons.sentences(Answered.of(pieces)):
+                choice = {"index": index, "delta": {}, "logprobs": None, "finish_reason": None, "reasons": [each]}
+                yield event(orjson.dumps(writer.stream_chunk([choice])))
     yield writer.end_of_stream()
 
 
@@ -120,6 +125,10 @@ class _ChatWriter(AnswerWriter):
         self.conversation = conversation
         self.job = conversation.job
         super().__init__(conversation.model, body, [self.job], conversation.started, "chatcmpl")
+
+    @property
+    def may_write_tokens(self) -> bool:
+        return super().may_write_tokens and self.body.explain is None  # the reasons need every token
 
     def choice(self, piece: ChatPiece) -> dict[str, Any]:
         """Return the fields that every chunk of a choice has."""
@@ -148,7 +157,7 @@ class _ChatWriter(AnswerWriter):
 
     async def whole_choice(self, index: int, choice: Answered) -> dict[str, Any]:
         """Return a choice in one piece."""
-        token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
+        token_ids = choice.token_ids
         logprobs = [each for piece in choice.pieces for each in piece.logprobs]
         self.num_tokens[index] += len(token_ids)
         written: dict[str, Any] = {

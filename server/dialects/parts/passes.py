@@ -8,7 +8,7 @@ logit is then a sum as in `server.dialects.parts.logit_parts`.
 Axes: Q queries with the states that the head reads, K keys, D numbers of a head.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -141,11 +141,16 @@ class ExplainedPass:
 
     def questions(self, trace: Tensors) -> dict[Part, WeightsTask]:
         """Return the questions about the weights for the state in a trace."""
+        return self.questions_of([self._state_of(trace)], self.asked.targets)
+
+    def questions_of(self, states: Sequence[Float64], targets: tuple[int, ...]) -> dict[Part, WeightsTask]:
+        """Return the questions for states [d], each with its one or two targets."""
         options = {
             "pairs": self.parts.pairs,
             "head": self.asked.head,
-            "state": tuple(self._state_of(trace).tolist()),
-            "targets": self.asked.targets,
+            "num_states": len(states),
+            "states": tuple(np.concatenate(states).tolist()),
+            "targets": targets,
         }
         return {
             part: WeightsTask(question="held_readout", options={"part": part, **options}) for part in self.parts.parts
@@ -178,8 +183,12 @@ class ExplainedPass:
 
     def _state_of(self, trace: Tensors) -> Float64:
         """Return the state that the head reads [d]."""
-        mean: Float64 = trace[self._state().name].astype(np.float64).mean(0)
+        mean: Float64 = self.states(trace).mean(0)
         return mean
+
+    def states(self, trace: Tensors) -> Float64:
+        """Return the states in a trace [Q, d]."""
+        return trace[self._state().name].astype(np.float64)
 
     def value(self, measured: Tensors) -> float:
         """Return the logit, or the difference, from a measurement."""
@@ -206,13 +215,15 @@ class ExplainedPass:
                 found.recurrent[layer] = left.pop(parts.name("hook_attn_out", layer))
             found.mlps[layer] = sum(left.pop(parts.name(point, layer)) for point in parts.behind_attention)
         found.biases = sum(left.values())
-        found.words = {part: self._words(part, trace, readouts[part]) for part in parts.parts}
+        found.words = {part: self.words(part, trace, readouts[part]).mean(0) for part in parts.parts}
         return found
 
-    def _words(self, part: Part, trace: Tensors, weights: Tensors) -> Float64:
-        """Return the contribution of each key through all layers and heads of an attention [K]."""
+    def words(self, part: Part, trace: Tensors, weights: Tensors) -> Float64:
+        """Return the contribution of each key through all layers and heads of an attention, to the logit of each query
+        in the trace [Q, K]. `weights` are the answer to the question about one state, or about each query's.
+        """
         config, parts, module = self.model, self.parts, ATTENTION[part][0]
-        words = np.zeros(self.num_keys(part))
+        words = np.zeros((1, self.num_keys(part)))
         places = {pair: place for place, pair in enumerate(parts.pairs)}
         for layer in config.attention_layers:
             patterns, values = (trace[point.name] for point in self._attention(part, layer))
@@ -222,9 +233,9 @@ class ExplainedPass:
             own = config.at(layer)
             for head in range(config.num_heads):
                 v = values[:, head // (config.num_heads // own.num_kv_heads)]
-                readout = weights["readout"][places[layer, head], : own.head_dim, 0]
+                readout = weights["readout"][places[layer, head], : own.head_dim]
                 share = None if gates is None else gates[:, head]
-                words += value_attributions(patterns[head], v, readout, divisor, share).mean(0)
+                words = words + value_attributions(patterns[head], v, readout, divisor, share)
         return words
 
     # ---- the points

@@ -6,7 +6,7 @@ then the passes without some words. Independent of the routes.
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,18 +66,22 @@ async def explain(model: ServedModel, asked: Sequence[ExplainedLogit], options: 
     found = [
         Explained(one, one.value(numbers), each) for one, numbers, each in zip(passes, measured, sums, strict=True)
     ]
-    for each in found:
-        if not math.isfinite(each.value + each.sums.total):
-            raise BadRequest(
-                "explain: the numbers of a pass are not finite: this input makes the model's numbers overflow, or its "
-                "weights are broken; without explain it is accepted.",
-                param="explain",
-                code="not_finite",
-            )
+    check_finite([each.value + each.sums.total for each in found])
     verified = await _verify(model, found, options) if options.verify else [None] * len(found)
     return await asyncio.to_thread(
         lambda: [_answer(model, one, options, rows) for one, rows in zip(found, verified, strict=True)]
     )
+
+
+def check_finite(numbers: Iterable[float]) -> None:
+    """Raise BadRequest unless all numbers are finite."""
+    if not all(map(math.isfinite, numbers)):
+        raise BadRequest(
+            "explain: the numbers of a pass are not finite: this input makes the model's numbers overflow, or its "
+            "weights are broken; without explain it is accepted.",
+            param="explain",
+            code="not_finite",
+        )
 
 
 def check_room(model: ServedModel, asked: Sequence[ExplainedLogit], options: Explain) -> list[ExplainedPass]:
@@ -168,15 +172,7 @@ def _largest(one: Explained, count: int) -> dict[Word, float]:
 
 async def _verify(model: ServedModel, found: Sequence[Explained], options: Explain) -> list[list[dict[str, Any]]]:
     """Return for each logit predicted and measured values without each of its largest words, and without all."""
-    means: dict[Stack, NumpyArray] = {}
-    if options.take_out == "embedding":
-        stacks = list(_lengths(found[0]))
-        works = [
-            Work(WeightsTask(question="mean_embedding", options={"part": stack}), NOTHING, 8 * model.config.hidden_size)
-            for stack in stacks
-        ]
-        results = await run_all(model, works)
-        means = {stack: _tensors(result)["mean"] for stack, result in zip(stacks, results, strict=True)}
+    means = await mean_embeddings(model, list(_lengths(found[0])), options)
     sets, works = await asyncio.to_thread(_without_words, model, found, options.verify, means)
     measured = iter(await run_all(model, works))
     return [
@@ -190,6 +186,18 @@ async def _verify(model: ServedModel, found: Sequence[Explained], options: Expla
         ]
         for one, own in zip(found, sets, strict=True)
     ]
+
+
+async def mean_embeddings(model: ServedModel, stacks: Sequence[Stack], options: Explain) -> dict[Stack, NumpyArray]:
+    """Return the embedding [d] that replaces removed words in each stack; {} if their keys are removed."""
+    if options.take_out == "keys":
+        return {}
+    works = [
+        Work(WeightsTask(question="mean_embedding", options={"part": stack}), NOTHING, 8 * model.config.hidden_size)
+        for stack in stacks
+    ]
+    results = await run_all(model, works)
+    return {stack: _tensors(result)["mean"] for stack, result in zip(stacks, results, strict=True)}
 
 
 def _without_words(

@@ -224,13 +224,15 @@ class LensSink(Sink):
         self._logits_of = model.lens
         self._piece = max(1, _LENS_NUMBERS // vocab)
         self._positions = np.array(task.positions, np.int64)
-        self._targets = torch.tensor(task.target_token_ids, dtype=torch.int64)
+        targets = torch.tensor(task.target_token_ids, dtype=torch.int64)
+        self._targets = targets[:, None] if task.is_target_of_position else targets.expand(len(task.positions), -1)
+        num_targets = self._targets.shape[1]
         shape, k = (len(task.layers), len(task.positions)), min(task.top_k, vocab)
         self._ids = torch.zeros(*shape, k, dtype=torch.int32)
         self._logprobs = torch.zeros(*shape, k)
         self._entropy = torch.zeros(shape)
-        self._target_logprobs = torch.zeros(*shape, len(self._targets))
-        self._target_ranks = torch.zeros(*shape, len(self._targets), dtype=torch.int32)
+        self._target_logprobs = torch.zeros(*shape, num_targets)
+        self._target_ranks = torch.zeros(*shape, num_targets, dtype=torch.int32)
 
     @property
     def num_bytes(self) -> int:
@@ -258,15 +260,15 @@ class LensSink(Sink):
             self._logprobs[i, where] = logprobs.gather(1, ids).float().cpu()
         # In float64: torch adds the float32 numbers of a single row in another order.
         self._entropy[i, where] = torch.special.entr(logprobs.double().exp()).sum(-1).float().cpu()
-        if len(self._targets):
-            wanted = self._targets.to(logits.device)
-            self._target_logprobs[i, where] = logprobs[:, wanted].float().cpu()
-            larger = [(logits > logits[:, [target]]).sum(-1) for target in self._targets.tolist()]
+        if self._targets.numel():
+            wanted = self._targets[where].to(logits.device)  # [n, target]
+            self._target_logprobs[i, where] = logprobs.gather(1, wanted).float().cpu()
+            larger = [(logits > column).sum(-1) for column in logits.gather(1, wanted).T[..., None]]
             self._target_ranks[i, where] = (torch.stack(larger, 1) + 1).int().cpu()
 
     def arrays(self) -> dict[str, Array]:
         found = {"ids": self._ids, "logprobs": self._logprobs, "entropy": self._entropy}
-        if len(self._targets):
+        if self._targets.numel():
             found |= {"target_logprobs": self._target_logprobs, "target_ranks": self._target_ranks}
         return {f"lens.{name}": as_array(numbers) for name, numbers in found.items()}
 

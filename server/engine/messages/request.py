@@ -230,6 +230,8 @@ class LensTask(BaseTask, frozen=True, kw_only=True):
     positions: tuple[int, ...]
     top_k: int
     target_token_ids: tuple[int, ...] = ()
+    is_target_of_position: bool = False
+    """Whether each position has only its own target: target_token_ids is then [p], and [l, p, 1] is answered."""
 
     def depths(self, stacks: Stacks) -> Depths:
         depth = Depth(max(1, *self.layers), needs_output=True)
@@ -310,7 +312,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
     second_segment: int | None = None
     """Position of the first token of the second text of a pair, of type 1; None if all tokens are of type 0."""
     interventions: tuple[Intervention, ...] = ()
-    """Interventions, applied in this order. A request with interventions does not use the prefix cache."""
+    """Interventions, applied in this order. The prefix cache is read before the first changed position, not written."""
     capture_bytes: int = 0
     """Bytes of the answer's tensors."""
 

@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from lightwell.server.schemas.base import AnswerModel, RequestModel, Text, TokenId
+from lightwell.server.schemas.base import AnswerModel, RequestModel, Text, TokenId, wrong
 
 MAX_EXPLAINED = 16
 """Most questions or inputs with reasons in one request."""
 MAX_VERIFIED = 16
+MAX_VERIFIED_SPANS = 8
 
 
 class Explain(RequestModel):
@@ -35,11 +36,38 @@ class Explain(RequestModel):
     )
 
 
+class ChatExplain(Explain):
+    """Options of the reasons of a chat's answer."""
+
+    by: Literal["word", "head", "layer", "span"] = Field(  # type: ignore[assignment]  # one more unit
+        "word",
+        description='Unit of the parts of the logit or difference of a token; "span" explains each sentence of the '
+        "answer by the sentences of the messages.",
+    )
+    verify: int = Field(
+        0,
+        ge=0,
+        le=MAX_VERIFIED,
+        description='Number of words to remove from the input, as for other answers; with "span" the number of spans, '
+        "at most 8, each removed separately.",
+    )
+
+    @model_validator(mode="after")
+    def _spans_are_few(self) -> "ChatExplain":
+        if self.by == "span" and self.verify > MAX_VERIFIED_SPANS:
+            at_most = f'with by "span" at most {MAX_VERIFIED_SPANS} spans are verified'
+            raise wrong("verify", f"{at_most}, got {self.verify}")
+        return self
+
+
 def _with_defaults(value: Any) -> Any:
     return None if value is False else {} if value is True else value
 
 
 ExplainField = Annotated[Explain | None, BeforeValidator(_with_defaults, json_schema_input_type=bool | Explain | None)]
+ChatExplainField = Annotated[
+    ChatExplain | None, BeforeValidator(_with_defaults, json_schema_input_type=bool | ChatExplain | None)
+]
 EXPLAIN = Field(None, description="Also return the reasons of the answer; true uses the defaults.")
 """The field of a body; the description of `ExplainField`."""
 
@@ -97,4 +125,44 @@ class Reasons(AnswerModel):
     )
     verify: list[TakenOut] | None = Field(
         None, description="The words with the largest parts: each removed separately, then all together."
+    )
+
+
+class SpanPart(AnswerModel):
+    """One span of the messages: a sentence, or several in a long conversation."""
+
+    message: int = Field(description="Number of its message.")
+    start: int = Field(description="Its first character in the message's text.")
+    end: int = Field(description="The end of its characters.")
+    tokens: tuple[int, int] = Field(description="Its range [first, end) of the prompt's tokens.")
+    estimate: float = Field(
+        description="Sum of the parts that its words have in the logits of the sentence's tokens (each minus the logit "
+        "of `versus`)."
+    )
+    share: float = Field(description="estimate divided by the sum of the absolute estimates of all spans.")
+
+
+class RemovedSpan(AnswerModel):
+    """The sentence without one span of the messages."""
+
+    span: int = Field(description="Index of the span in parts.")
+    logprob: float = Field(description="Log-probability of the sentence, in nats, if the span is removed.")
+    effect: float = Field(description="logprob minus the original one: negative if the sentence depends on the span.")
+    share: float = Field(description="effect divided by the sum of the absolute effects of all removed spans.")
+
+
+class SpanReasons(AnswerModel):
+    """The spans of the messages that one sentence of an answer depends on (docs/reasons.md)."""
+
+    by: Literal["span"] = Field(description='"span".')
+    text: str = Field(description="The sentence.")
+    start: int = Field(description="Its first character in the answer's content.")
+    end: int = Field(description="The end of its characters.")
+    tokens: tuple[int, int] = Field(description="Its range [first, end) of the generated tokens.")
+    logprob: float = Field(description="Its log-probability in nats: the sum over its tokens.")
+    value: float = Field(description="Sum of the logits of its tokens, each minus the logit of `versus`.")
+    rest: float = Field(description="value minus all estimates: other tokens, the answer's own, mlps and biases.")
+    parts: list[SpanPart] = Field(description="All spans of the messages, at most 64.")
+    verify: list[RemovedSpan] | None = Field(
+        None, description="The spans with the largest absolute estimates, each removed separately."
     )

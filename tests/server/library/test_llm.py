@@ -67,6 +67,12 @@ def test_conversations_are_answered_as_by_the_server(llm: LLM, client: Client) -
     two = llm.chat([messages, messages], [SamplingParams(**GREEDY), SamplingParams(**GREEDY)])
     assert [each.text for each in two] == [expected.text] * 2
     assert "".join(chunk.text for chunk in llm.chat_stream(messages, **GREEDY)) == expected.text
+    by_span = {"explain": {"by": "span", "verify": 1}, **GREEDY}
+    theirs = client.chat(messages, **by_span).choices[0].reasons
+    assert theirs
+    assert same(llm.chat(messages, **by_span)[0].choices[0].reasons, theirs)
+    chunks = [choice for chunk in llm.chat_stream(messages, **by_span) for choice in chunk.choices]
+    assert same([reasons for choice in chunks for reasons in choice.reasons or ()], list(theirs))
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     options = {"temperature": 0, "max_tokens": 20}
     assert llm.parse(messages, schema, **options).value == client.parse(messages, schema, **options).value

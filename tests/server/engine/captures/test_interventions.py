@@ -200,7 +200,7 @@ def test_a_change_of_every_position_reaches_generated_tokens_in_any_chunks(model
     assert logits[LENGTH - 1 : -1].argmax(-1).tolist() == found[1].tokens
 
 
-def test_a_changed_request_neither_takes_from_the_prefix_cache_nor_gives_to_it(model_of: Load) -> None:
+def test_a_request_changed_in_its_first_block_takes_and_gives_no_prefix(model_of: Load) -> None:
     model = model_of("llama-gqa")
     intervention = Intervention(
         stack="decoder", layer=0, point="hook_resid_post", op="scale", value=0.5, positions=(2,)
@@ -213,6 +213,35 @@ def test_a_changed_request_neither_takes_from_the_prefix_cache_nor_gives_to_it(m
         run(engine, [first])
         assert run(engine, [second]) == alone(model, [second])
         assert engine.stats().prefix_cache_hits_total == 0
+
+
+HIDDEN_KEY = array(np.where(np.arange(40) == 21, -np.inf, 0.0))
+"""An addition to the scores that hides one of 40 keys."""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"point": "hook_resid_pre", "op": "scale", "value": 3.0, "positions": (30, 21)},
+        {"point": "attn.hook_v", "op": "scale", "value": 3.0, "positions": (39, 21)},
+        {"point": "attn.hook_attn_scores", "op": "temperature", "value": 9.0, "positions": (39, 21)},
+        {"point": "attn.hook_attn_scores", "op": "add", "array": HIDDEN_KEY},
+    ],
+)
+def test_only_the_blocks_before_the_first_change_come_from_the_prefix_cache(
+    model_of: Load, change: dict[str, Any]
+) -> None:
+    model = model_of("llama-gqa")
+    prompt = tuple(range(3, 43))
+    changes = [Intervention(stack="decoder", layer=layer, **change) for layer in (0, 1)]
+    changed = request(1, prompt, generate(4, logprobs=2), interventions=changes)
+    engine = build(model)  # with blocks of 8 tokens
+    run(engine, [request(0, prompt, generate(4))])
+    answer = run(engine, [changed])[1]
+    assert engine.stats().prefix_cache_hits_total == 16
+    assert answer == run(build(model), [changed])[1]
+    plain = request(2, prompt, generate(4, logprobs=2))
+    assert run(engine, [plain])[2] == run(build(model), [plain])[2] != answer
 
 
 @pytest.mark.parametrize(
