@@ -136,7 +136,7 @@ class ModelHosts:
         host = ModelHost(
             slot.id,
             settings,
-            self._at_places(config, found),
+            at_places(config, found, self._free, self._num_sharing),
             found,
             model_files,
             lambda reason: self._on_give_up(slot, reason),
@@ -154,18 +154,6 @@ class ModelHosts:
         self.is_draining = True
         for host in self:
             host.client.begin_drain()
-
-    def _at_places(self, config: EngineConfig, found: Places) -> EngineConfig:
-        """Return the workers' configuration: its share of the memory that was free at the start, and of a GPU's."""
-        num_sharing = self._num_sharing * found.num_workers
-        is_shared = num_sharing > 1 and self._free is not None
-        return replace(
-            config,
-            device="cuda" if found.cards else "cpu" if found.core_groups else config.device,
-            memory_share=(self._free or 0) // num_sharing if is_shared else None,
-            gpu_memory_utilization=config.gpu_memory_utilization / self._num_sharing,
-            num_workers=found.num_workers,
-        )
 
     def metrics(self, slot: ModelSlot) -> Iterator[Metric]:
         """Yield the metrics of a model's engine; only its counters while it is not loaded."""
@@ -226,3 +214,18 @@ def check_memory(files: ModelFiles) -> None:
             f"it needs about {needed // _MIB} MiB of memory ({found.weights // _MIB} of weights), and "
             f"{free // _MIB} MiB are free"
         )
+
+
+def at_places(config: EngineConfig, found: Places, free: int | None, num_sharing: int) -> EngineConfig:
+    """Return the configuration of a model's workers: their devices, and their shares of memory.
+
+    free: bytes of memory that were free at the start. num_sharing: models that share it evenly, and share a GPU.
+    """
+    num_shares = num_sharing * found.num_workers
+    return replace(
+        config,
+        device="cuda" if found.cards else "cpu" if found.core_groups else config.device,
+        memory_share=free // num_shares if num_shares > 1 and free is not None else None,
+        gpu_memory_utilization=config.gpu_memory_utilization / num_sharing,
+        num_workers=found.num_workers,
+    )

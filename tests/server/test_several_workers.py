@@ -29,7 +29,7 @@ from lightwell.server.engine.memory.process_memory import free_in_share
 from lightwell.server.engine.messages.outputs import RequestOutput
 from lightwell.server.engine.messages.request import EngineRequest
 from lightwell.server.ipc.messages import Ready
-from lightwell.server.lifecycle.processes import at_places
+from lightwell.server.lifecycle.model_host import at_places
 from tests.server.fake_engine import expected_tokens
 from tests.server.lifecycle.calls import dump
 from tests.server.narrow_client import two_workers
@@ -134,13 +134,19 @@ FREE = 1 << 36
 """Bytes of free memory in these tests. They are fixed, since the real free memory changes while tests run."""
 
 
-def test_several_workers_share_what_is_free_and_one_has_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightwell.server.lifecycle.processes.free_host_memory", lambda: FREE)
+def test_several_workers_share_what_is_free_and_one_has_it_all() -> None:
     config = EngineConfig(model=PACKAGED)
-    assert at_places(config, Places("cpu")) == config
-    shared = at_places(config, places(4, "cpu"))
-    assert shared.device == "cpu"
-    assert shared.memory_share == FREE // 4
+    assert at_places(config, Places("cpu"), FREE, 1) == config
+    shared = at_places(config, places(4, "cpu"), FREE, 1)
+    assert (shared.device, shared.memory_share) == ("cpu", FREE // 4)
+
+
+def test_several_models_share_what_is_free_and_a_gpu() -> None:
+    config = EngineConfig(model=PACKAGED, gpu_memory_utilization=0.9)
+    shared = at_places(config, Places("cpu"), FREE, 3)
+    assert (shared.memory_share, shared.gpu_memory_utilization) == (FREE // 3, pytest.approx(0.3))
+    assert at_places(config, places(2, "cpu"), FREE, 3).memory_share == FREE // 6
+    assert at_places(config, Places("cpu"), None, 3).memory_share is None
 
 
 def test_a_worker_chooses_its_cache_from_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
