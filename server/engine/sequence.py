@@ -5,6 +5,7 @@ computed in chunks, with K/V in the cache; in an encoder-decoder the decoder als
 K/V in separate blocks.
 """
 
+import math
 import sys
 from array import array
 from bisect import bisect_left
@@ -12,8 +13,6 @@ from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import NamedTuple
-
-import numpy as np
 
 from lightwell.server.engine.grammar import Grammar
 from lightwell.server.engine.messages.base_task import NOT_AT_ALL, Stacks, required_depths
@@ -335,5 +334,8 @@ def _first_changed(change: Intervention) -> int:
     added = change.array
     if added is None or not added.shape or (change.op, change.point) != ("add", "attn.hook_attn_scores"):
         return 0
-    keys = np.frombuffer(added.data, added.dtype).reshape(-1, added.shape[-1]).any(0)  # with changed scores
-    return int(keys.argmax())
+    num_keys, data = added.shape[-1], bytes(added.data)
+    item_size = len(data) // math.prod(added.shape)
+    size = num_keys * item_size
+    rows = (data[start : start + size] for start in range(0, len(data), size))
+    return min(size - len(row.lstrip(b"\0")) for row in rows) // item_size % num_keys

@@ -62,8 +62,8 @@ class ApiKey:
 
     @property
     def owner(self) -> str:
-        """Return the identity to which stored files belong: the name in the key file, or the digest of a key of
-        --api-key, whose name is only its place among the flags.
+        """Return the owner of stored files: the name in the key file, or the digest of a key of --api-key. The name of
+        such a key is only its place among the flags.
         """
         return f"sha256:{self.digest.hex()}" if _NUMBERED.match(self.name) else self.name
 

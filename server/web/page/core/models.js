@@ -9,9 +9,11 @@ import { restarts } from "./served.js";
 import { select, useSelection } from "./state.js";
 import { useStore } from "./store.js";
 
-/** A model's purposes in words; "" before the server has read its files. Every model for chats completes texts too. */
+const IMPLIED = { completion: "chat", sparse_embedding: "embedding" };
+
+/** A model's purposes in words, without those that another one implies; "" before the server has read its files. */
 export function purposeOf({ capabilities: all }) {
-  return (all ?? []).filter((one) => one !== "completion" || !all.includes("chat")).join(", ");
+  return (all ?? []).filter((one) => !all.includes(IMPLIED[one])).join(", ");
 }
 
 /** A model's state in words. */

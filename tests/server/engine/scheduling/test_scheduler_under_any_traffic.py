@@ -194,7 +194,9 @@ class AnyTraffic(RuleBasedStateMachine):
         if not seq.token_ids:
             return
         captured = self.runner.captured[seq.uid]
-        assert captured == list(range(captured[0], captured[-1] + 1)), "captured twice, or with a gap"
+        assert captured == sorted(set(captured)), "captured twice"
+        if not seq.num_preemptions:  # a sequence that begins again may find blocks that others have computed meanwhile
+            assert captured == list(range(captured[0], captured[-1] + 1)), "captured with a gap"
         if seq.is_changed:
             assert captured[0] == 0, "a changed sequence took from the prefix cache"
             assert not seq.block_hashes, "a changed sequence gave to the prefix cache"
