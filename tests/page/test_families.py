@@ -163,14 +163,14 @@ def test_the_journey_names_the_parts_that_a_family_has(family: Family, page: Pag
     open_flow(page, family.server)
     weight, _ = theirs(family.folder, family.server)
     open_view(page, VIEWS.index("journey"))
-    stops, share_of_key = page.locator(".journey-stops"), re.compile(r"” gives “[^”]*” ([\d.e-]+) %")
+    stops, share_of_key = page.locator(".journey-stops"), re.compile(r"” gives “[^”]*” ([\d.e−]+) %")
     expect(stops).to_contain_text(share_of_key)
     told = stops.inner_text()
     assert [words for words in JOURNEYS[family.name] if words not in told] == []
     assert [words for words in UNSAID[family.name] if words in told] == []
     share = share_of_key.search(told)
     assert share, told
-    assert float(share[1]) == pytest.approx(100 * weight, rel=6e-3)
+    assert float(share[1].replace("−", "-")) == pytest.approx(100 * weight, rel=6e-3)
 
 
 @pytest.mark.parametrize("family", chosen(WITH_OTHER_LAYERS), indirect=True)
