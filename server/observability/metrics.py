@@ -167,34 +167,41 @@ def of_adapters(num_requests: Mapping[str, int]) -> Iterable[Metric]:
     )
 
 
-def _counter(registry: CollectorRegistry, name: str, text: str, **labels: Sequence[str]) -> Counter:
-    """Define a counter that this process counts up; known values of a label are shown as 0 before the first."""
-    made = Counter(PREFIX + name, text, list(labels), registry=registry)
-    for values in labels.values():
-        for value in values:
-            made.labels(value)
-    return made
-
-
-class ModelMetrics:
-    """The metrics of one model. Times are seconds on CLOCK_MONOTONIC."""
+class _Registered:
+    """Metrics in a registry of their own."""
 
     def __init__(self) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self.request_success = _counter(
-            self.registry,
+
+    def watch(self, read: Callable[[], Iterable[Metric]]) -> None:
+        """Call `read` at each scrape; its metrics are added."""
+        self.registry.register(ReadAtScrape(read))
+
+    def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
+        """Define a counter that this process counts up; known values of a label are shown as 0 before the first."""
+        made = Counter(PREFIX + name, text, list(labels), registry=self.registry)
+        for values in labels.values():
+            for value in values:
+                made.labels(value)
+        return made
+
+
+class ModelMetrics(_Registered):
+    """The metrics of one model. Times are seconds on CLOCK_MONOTONIC."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.request_success = self._counter(
             "request_success_total",
             "Requests of the engine that ended well (stop, length, done) or were aborted, mostly as their client left.",
             finish_reason=("stop", "length", "done", "abort"),
         )
-        self.grammars_refused = _counter(
-            self.registry,
+        self.grammars_refused = self._counter(
             "grammars_refused_total",
             "Requests refused for a schema or grammar that is wrong or cannot be honoured.",
         )
-        self.capture_rejections = _counter(
-            self.registry,
+        self.capture_rejections = self._counter(
             "capture_rejected_total",
             "Capture requests that were rejected: answer_too_large (413) or budget_full (429).",
             reason=("answer_too_large", "budget_full"),
@@ -234,10 +241,6 @@ class ModelMetrics:
         self.registry.register(histogram)
         return histogram
 
-    def watch(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """Call `read` at each scrape; its metrics are added."""
-        self.registry.register(ReadAtScrape(read))
-
     def observe_step(self, stats: EngineStats) -> None:
         """Count the tokens of one engine step; the engine's client calls it for each step, never for a heartbeat."""
         if stats.iteration_tokens > 0:
@@ -272,38 +275,33 @@ class ModelMetrics:
             self.request_decode_time.observe(max(timing.finished - timing.first_token, 0.0))
 
 
-class Metrics:
+class Metrics(_Registered):
     """The metrics of the server and of its models.
 
     `aliases` are pairs of another name and the metric that it names (`server.config.metric_aliases`).
     """
 
     def __init__(self, aliases: Sequence[tuple[str, str]] = ()) -> None:
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
+        super().__init__()
         self._shown = Shown(aliases)
         self._labels: dict[str, str] = {}
         self._shown.parts.append((self.registry, self._labels))
         ProcessCollector(registry=self.registry)
         self.watch(_of_this_process)
-        self.http_requests = _counter(
-            self.registry,
+        self.http_requests = self._counter(
             "http_requests_total",
             "HTTP requests; status 499 means that the client disconnected first.",
             route=(), method=(), status=(),
         )  # fmt: skip
-        self.stalled_clients = _counter(
-            self.registry,
+        self.stalled_clients = self._counter(
             "stalled_clients_total",
             "Connections closed because the client read nothing for --send-timeout seconds.",
         )
-        self.slow_clients = _counter(
-            self.registry,
+        self.slow_clients = self._counter(
             "slow_clients_total",
             "Connections closed because the client did not send its request in time (--receive-timeout).",
         )
-        self.refused_connections = _counter(
-            self.registry,
+        self.refused_connections = self._counter(
             "refused_connections_total",
             "Connections refused with 503 since --max-connections were open.",
         )
@@ -318,10 +316,6 @@ class Metrics:
         made = ModelMetrics()
         self._shown.parts.append((made.registry, {"model_name": name} if name else {}))
         return made
-
-    def watch(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """Call `read` at each scrape; its metrics are added."""
-        self.registry.register(ReadAtScrape(read))
 
     def observe_connection_end(self, reason: str) -> None:
         """Count a connection that the server ended (`server.http.connection_limits.EndReason`)."""
