@@ -36,6 +36,7 @@ from lightwell_client._scores import ClassifyOptions, RerankOptions, ScoreOption
 from lightwell_client._wire import plain
 
 R = TypeVar("R", Completion, ChatCompletion)
+T = TypeVar("T")
 
 _URL = "http://lightwell"
 _OTHER_NAMES = {"tensor_parallel_size": "tensor_parallel", "quantization": "quantize"}
@@ -151,16 +152,16 @@ class _Batches:
             return await all_or_none([run(number) for number in range(len(prompts))])
 
     async def embed(self, input: Any, options: Mapping[str, Any], use_tqdm: bool) -> Embeddings:
-        inputs, count = plain(input), num_inputs(input)
-        if count == 1:
-            return await self._client.embed(inputs, **options)
-        return await in_parts(count, lambda part: self._client.embed(inputs[part], **options), "data", use_tqdm)
+        return await self._of_inputs(lambda inputs: self._client.embed(inputs, **options), input, use_tqdm)
 
     async def classify(self, input: Any, options: Mapping[str, Any], use_tqdm: bool) -> Classification:
+        return await self._of_inputs(lambda inputs: self._client.classify(inputs, **options), input, use_tqdm)
+
+    async def _of_inputs(self, ask: Callable[[Any], Awaitable[T]], input: Any, use_tqdm: bool) -> T:
         inputs, count = plain(input), num_inputs(input)
         if count == 1:
-            return await self._client.classify(inputs, **options)
-        return await in_parts(count, lambda part: self._client.classify(inputs[part], **options), "data", use_tqdm)
+            return await ask(inputs)
+        return await in_parts(count, lambda part: ask(inputs[part]), "data", use_tqdm)
 
     async def score(self, first: Any, second: Any, options: Mapping[str, Any], use_tqdm: bool) -> Scores:
         firsts, seconds = plain(first), plain(second)
