@@ -98,7 +98,7 @@ class Answered(NamedTuple):
     size: int
     """Bytes of these answers. An interrupted write may have left a part of one more."""
     is_foreign: bool
-    """Whether something else follows: the output does not belong to the input."""
+    """True if other content follows: the output does not belong to the input."""
 
 
 def find_answers(output: BinaryIO, asked: Iterator[bytes]) -> Answered:

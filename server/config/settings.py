@@ -33,7 +33,7 @@ class Group:
 
     title: str
     of_server: bool = False
-    """Whether its settings are for the whole server, not for one model."""
+    """True for settings of the whole server, False for settings of one model."""
 
     def setting(
         self, default: Any, setting_type: SettingType, help_text: str, *, shown_default: str | None = None

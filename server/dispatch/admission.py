@@ -32,7 +32,7 @@ class Cost:
     is_inspection: bool = False
     """Whether the request only captures; requests for text overtake it."""
     is_background: bool = False
-    """Whether it is a row of a batch, for which no other request waits. It takes only captured bytes."""
+    """True for a row of a batch. Other requests do not wait for rows; only captured bytes are counted for them."""
 
 
 STEP_MEMORY = 128 << 20

@@ -71,11 +71,11 @@ class Sequence:
     stopping_ids: frozenset[int] = field(init=False, default=frozenset())
     takes_largest_logit: bool = field(init=False)
     is_changed: bool = field(init=False)
-    """Whether interventions change the numbers."""
+    """True for a request with interventions."""
     first_changed_position: int = field(init=False)
     """The first position with changed numbers: the blocks before it may come from the prefix cache."""
     is_background: bool = field(init=False)
-    """Whether the sequence is a row of a batch."""
+    """True for a row of a batch."""
     only_captures: bool = field(init=False)
     """Whether the sequence only inspects: while others generate or embed text, it may wait."""
     publishes_prefix: bool = field(init=False)

@@ -126,7 +126,7 @@ class ModelLoader(Protocol):
     """The processes of models."""
 
     is_draining: bool
-    """Whether the server ends, and loads no more models."""
+    """True while the server ends: no more models are loaded."""
 
     def read(self, slot: ModelSlot) -> ModelFiles:
         """Read a model's files but its weights, in a thread. Raises ValueErrors and OSErrors of one line."""

@@ -57,7 +57,7 @@ class RequestRecord:
     at_end: list[Callable[[], None]] = field(default_factory=list)
     """Called once the answer is sent, or its client is gone."""
     is_background: bool = False
-    """Whether it is a row of a batch, whose waiting time is no sign of a slow server."""
+    """True for a row of a batch. Its waiting time is no sign of a slow server."""
     status: int = CLIENT_CLOSED_REQUEST
     """Status of the answer, set at the end: of one that was not begun 500 if the application raised, or this."""
     ended: float = 0.0

@@ -124,7 +124,7 @@ class _News:
 
     link: WorkerLink
     has_request: bool = False
-    """Whether a request other than a row of a batch has arrived since the step began."""
+    """True if a request has arrived since the step began; rows of batches do not count."""
 
     def new_aborts(self) -> list[int]:
         """Return the uids of the Aborts since the last check."""

@@ -137,7 +137,7 @@ class SpanReasons:
     orders: list[list[int]] = field(init=False)
     """The three likeliest tokens at the place of each token."""
     estimates: list[Float64] = field(default_factory=list)
-    """Of each token so far [S]."""
+    """Estimates of the spans for each token so far, an array [S] a token."""
     values: list[float] = field(default_factory=list)
     """The explained logit, or difference, of each token so far."""
     without: dict[int, Float64] = field(default_factory=dict)

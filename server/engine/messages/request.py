@@ -231,7 +231,9 @@ class LensTask(BaseTask, frozen=True, kw_only=True):
     top_k: int
     target_token_ids: tuple[int, ...] = ()
     is_target_of_position: bool = False
-    """Whether each position has only its own target: target_token_ids is then [p], and [l, p, 1] is answered."""
+    """True for one target at each position: target_token_ids has the shape [p], the answer [l, p, 1]. Otherwise every
+    position has all targets.
+    """
 
     def depths(self, stacks: Stacks) -> Depths:
         depth = Depth(max(1, *self.layers), needs_output=True)

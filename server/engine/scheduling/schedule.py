@@ -23,7 +23,7 @@ class Schedule:
     copies: list[tuple[int, int]] = field(default_factory=list)
     """Pairs (source, target) of blocks to copy before the step, in this order."""
     is_background: bool = False
-    """Whether the step has only rows of batches."""
+    """True for a step with rows of batches only."""
 
     @property
     def work(self) -> StepWork:
