@@ -81,8 +81,8 @@ class Application:
 
     def _give_up(self, error: BaseException) -> None:
         """Refuse requests from now on. The engine's thread calls it when it fails."""
-        self._client.live = False
         self._client.end_reason = f"the engine failed ({error}); make another LLM"
+        self._client.live = False
 
     def call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine in the thread of the routes; `close` cancels it. Raises RuntimeError after `close`, and in a

@@ -1,5 +1,6 @@
 """The engine and its loop in a thread of this process, connected to the engine's client as a worker process is."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -46,18 +47,17 @@ class EngineThread(threading.Thread):
         self._on_failure = on_failure
 
     def run(self) -> None:
-        try:
-            link = WorkerLink(self._connected)
+        with contextlib.ExitStack() as link_end:
             try:
+                link = WorkerLink(self._connected)
+                link_end.callback(link.close)
                 self._serve(link)
-            finally:
-                link.close()
-        except BaseException as error:
-            if not self.loaded.done():
-                self.loaded.set_exception(error)
-            elif not isinstance(error, ConnectionError):  # else the client was closed
-                logger.exception("the engine failed")
-                self._on_failure(error)
+            except BaseException as error:  # reported before the link ends: a request that is refused then says why
+                if not self.loaded.done():
+                    self.loaded.set_exception(error)
+                elif not isinstance(error, ConnectionError):  # else the client was closed
+                    logger.exception("the engine failed")
+                    self._on_failure(error)
         give_back_memory()
 
     def _serve(self, link: WorkerLink) -> None:
