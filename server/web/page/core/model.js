@@ -54,13 +54,13 @@ export function attendingLayer(stack, layer) {
 
 /**
  * {stack, part, layer, head, layers, numLayers, numHeads} of the selection, each within the model. layer: a layer
- * with attention, unless ofAnyBlock is set; layers: all layers that `layer` can be.
+ * with attention, unless ofAnyBlock is set; layers: all layers that `layer` can be; ofPart: another part than the chosen one.
  */
-export function useHead({ ofAnyBlock = false } = {}) {
+export function useHead({ ofAnyBlock = false, ofPart = null } = {}) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const parts = capabilities.attention.parts;
-  const part = parts.includes(selection.part) ? selection.part : parts[0];
+  const part = ofPart ?? (parts.includes(selection.part) ? selection.part : parts[0]);
   const stack = capabilities.stacks[part === "cross" ? "decoder" : part];
   return {
     part,

@@ -46,6 +46,7 @@ const FIELDS = {
 
   chat_mode: choice("chat", "text"), // text: the model continues a text, without the chat template
 
+  attention_show: choice("heads", "stacks"), // one head, or all parts of the model
   attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: weight times length of the added vector
   attention_cells: choice("cells", "dots"), // drawing of a number: as a coloured square, or as a dot with that area
   attention_orientation: choice("rows", "columns"), // the axis of the queries
@@ -136,6 +137,7 @@ export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name
  * open the same picture today. For a view with another name: `old: () => ({ view: "new" })`.
  */
 const FORMER_VIEWS = {
+  stacks: () => ({ view: "attention", attention_show: "stacks" }), // 0.2
   write: (parameters) => ({ view: "chat", chat_mode: parameters.get("write_chat") === "1" ? "chat" : "text" }), // 0.2
 };
 

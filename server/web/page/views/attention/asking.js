@@ -3,17 +3,12 @@
 import { OTHER } from "../../core/compare.js";
 import { look, useAnswer } from "../../core/fetching.js";
 import { useEffect, useMemo, useState } from "../../core/html.js";
-import { useHead } from "../../core/model.js";
 import { saved } from "../../core/place.js";
 
 const MOST_OF_A_LAYER = 1 << 18; // largest layer (numbers of all heads) that is fetched in advance: 1 MB
 
-/**
- * {answer, values}: the answer (see useAnswer) to the request for one head, and that head's numbers [query, key],
- * null before the first answer.
- */
-export function useHeadAnswer(route, body) {
-  const { layer, head, layers, numHeads } = useHead();
+/** {answer, values} of the request for one head: see useAnswer; its numbers [query, key], null before the first answer. */
+export function useHeadAnswer(route, body, { layer, head, layers, numHeads }) {
   const { heads, layers: ofLayer, ...text } = body ?? {};
   const [short, setShort] = useState(null); // the text, kind and part with layers known to be small
   const mayAskLayer = route === "v1/attention" && (saved || short === keyOf(text));

@@ -1,9 +1,9 @@
 // One head: its matrix, its words with lines, and the largest weights of the chosen word. All follow the pointer.
 import { html, useMemo, useRef } from "../../core/html.js";
-import { shownToken } from "../../core/model.js";
+import { clamp, shownToken } from "../../core/model.js";
 import { format, largest, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
-import { useStore } from "../../core/store.js";
+import { Store, useStore } from "../../core/store.js";
 import { Bars } from "../../parts/bars.js";
 import { Choices } from "../../parts/choices.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
@@ -14,8 +14,25 @@ import { Words, isInColumns, sideOf } from "./words.js";
 const NUM_BARS = 10;
 const LARGEST_CELL = 44; // CSS pixels
 
-/** `pointed`: the store of the pair at the pointer, {query, key} or null; either field may be null too. */
-export function HeadMatrix({ grid, selected, pointed, name, request, children }) {
+/**
+ * {selected: {query, key}, pointed}: the pair of the shared selection, or with the query `newest`, and the store of the
+ * pair at the pointer.
+ */
+export function useMarked(grid, newest = null) {
+  const { query, key } = useSelection();
+  const pointed = useMemo(() => new Store(null), [grid]);
+  const selected = useMemo(
+    () => grid && { query: newest ?? clamp(query, grid.queries.length), key: clamp(key, grid.keys.length) },
+    [grid, query, key, newest],
+  );
+  return { selected, pointed };
+}
+
+/**
+ * `pointed`: the store of the pair at the pointer, {query, key} or null; either field may be null too. onPick(pair): a
+ * click.
+ */
+export function HeadMatrix({ grid, selected, pointed, name, request, onPick = select, children }) {
   const { attention_orientation: orientation, attention_shade: shade, attention_cells: cells } = useSelection();
   const hovered = useStore(pointed);
   const picture = useRef(null);
@@ -50,7 +67,7 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
       columnNames=${columnNames} columnTitle=${columnSide} columnColour=${columnSide}
       label=${`${name}: ${NOUNS[grid.kind]} of every query and key, ${queries.length} by ${keys.length}`}
       selected=${chosen} hovered=${over}
-      onHover=${(cell) => pointed.set(pairOf(cell))} onPick=${(cell) => select(pairOf(cell))}
+      onHover=${(cell) => pointed.set(pairOf(cell))} onPick=${(cell) => onPick(pairOf(cell))}
       describe=${(row, column) => described(grid, pairOf({ row, column }))} />
   </section>`;
 }

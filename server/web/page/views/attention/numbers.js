@@ -1,6 +1,6 @@
 // The numbers of one head for display: masked and hidden entries, and the range of the colours.
 import { useMemo } from "../../core/html.js";
-import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
+import { inputOf, lackOf, useCapabilities } from "../../core/model.js";
 import { extent } from "../../core/numbers.js";
 import { useSelection } from "../../core/state.js";
 import { useHeadAnswer } from "./asking.js";
@@ -15,11 +15,10 @@ export const lackOfNorms = (capabilities) => lackOf(capabilities, "/v1/contribut
 /** The kind in the request: "unmasked" is "dots" (q·k), with the products of masked pairs added. */
 export const requestKind = (kind) => (kind === "unmasked" ? "dots" : kind);
 
-/** {route, body} of the chosen head's numbers; without a text the route is null. */
-export function useRequest() {
+/** {route, body} of a head's numbers (see useHead); without a text the route is null. */
+function useRequest({ part, layer, head }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { part, layer, head } = useHead();
   const kind = requestKind(selection.attention_kind);
   const common = { ...inputOf(selection, capabilities), part, layers: layer, heads: head };
   if (selection.text === "") return { route: null, body: null };
@@ -29,11 +28,12 @@ export function useRequest() {
 }
 
 /** The answer (see useAnswer), its `grid` (null before the first answer), and `copied`, the request for its numbers. */
-export function useGrid({ route, body }) {
-  const { answer, values } = useHeadAnswer(route, body);
+export function useGrid(place) {
+  const { route, body } = useRequest(place);
+  const { answer, values } = useHeadAnswer(route, body, place);
   const { attention_kind: kind, attention_sink: showsFirst } = useSelection();
-  const { part, stack, layer } = useHead();
-  const { answer: hidden, products, request } = useProducts(kind === "unmasked" && hasMask(part, stack, layer));
+  const { part, stack, layer } = place;
+  const { answer: hidden, products, request } = useProducts(kind === "unmasked" && hasMask(part, stack, layer), place);
   const entry = answer.data?.[0] ?? null;
   const grid = useMemo(() => {
     if (!entry) return null;

@@ -1,7 +1,7 @@
 // Products q·k of masked pairs, computed from the head's queries and keys because the softmax excludes them.
 import { useLook } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
-import { inputOf, stackAt, useCapabilities, useHead } from "../../core/model.js";
+import { inputOf, stackAt, useCapabilities } from "../../core/model.js";
 import { useSelection } from "../../core/state.js";
 
 /** Whether a layer of that part hides any key from any query. */
@@ -11,10 +11,9 @@ export const hasMask = (part, stack, layer) => part !== "cross" && (stack.causal
  * {answer, products, request}: q·k of every query and key of the chosen head, masked or not, [query, key], null until
  * requested; and one request, for all heads, that returns their queries and keys.
  */
-export function useProducts(isWanted) {
+export function useProducts(isWanted, { part, stack, layer, head }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { part, stack, layer, head } = useHead();
   const { num_heads: numHeads, num_kv_heads: numKeyHeads } = stackAt(stack, layer);
   const prefix = capabilities.kind === "encoder-decoder" ? `${part}.` : "";
   const points = ["q", "k"].map((name) => `${prefix}attn.hook_rot_${name}`); // the factors of q·k: after norm and rotation
