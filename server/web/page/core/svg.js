@@ -21,6 +21,7 @@ export class SvgContext {
   textBaseline = "alphabetic";
   imageSmoothingEnabled = true;
   lineCap = "butt";
+  #dashes = "";
 
   constructor(measure) {
     this.measureText = (text) => {
@@ -62,12 +63,16 @@ export class SvgContext {
 
   #stroke() {
     const alpha = this.globalAlpha < 1 ? ` opacity="${short(this.globalAlpha)}"` : "";
-    const line = `stroke-width="${short(this.lineWidth)}" stroke-linecap="${this.lineCap}"`;
+    const line = `stroke-width="${short(this.lineWidth)}" stroke-linecap="${this.lineCap}"${this.#dashes}`;
     return ` fill="none" stroke="${this.strokeStyle}" ${line}${alpha}`;
   }
 
   #rect(x, y, width, height) {
     return `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}"`;
+  }
+
+  setLineDash(lengths) {
+    this.#dashes = lengths.length ? ` stroke-dasharray="${lengths.join(" ")}"` : "";
   }
 
   clearRect() {}

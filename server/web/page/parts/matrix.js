@@ -68,13 +68,15 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
  * named rowColour and columnColour. Values that are not finite are hatched (masked or absent). numbers: the numbers
  * in cells that are large enough (default: the values); gap(row, column): the text of cells without a number.
  * isStruck(row, column): cells whose number has no effect. cells: "cells" (coloured squares) or "dots" (discs whose
- * area is the value). onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for
- * screen readers. describe(row, column): the readout of a cell. handle: see Picture. Large matrices have zoom:
- * buttons, keys, wheel.
+ * area is the value). onHover({row, column} | null): for a caller that keeps the pointed cell; onPick({row, column}).
+ * square: cells as high as wide. label: for screen readers. describe(row, column): the readout of a cell. handle: see
+ * Picture. Large matrices have zoom: buttons, keys, wheel.
  */
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
-  const { selected, hovered, onHover, onPick, kind, label, describe, handle } = props;
+  const [pointed, setPointed] = useState(null);
+  const { selected, onHover = setPointed, onPick, kind, label, describe, handle } = props;
+  const hovered = onHover === setPointed ? inShape(pointed, props) : props.hovered;
   const { numbers, gap, isStruck, cells = "cells" } = props;
   const [rows, columns] = [rowNames.length, columnNames.length];
   const bitmap = useBitmap(props, rows, columns);
@@ -112,7 +114,7 @@ export function Matrix(props) {
     const nearer = canZoom && { "+": 2, "=": 2, "-": 0.5 }[key];
     if (down || right) {
       const next = { row: clamped(from.row + down, rows), column: clamped(from.column + right, columns) };
-      (onHover ?? onPick)(next);
+      onHover(next);
       follow(next);
     } else if (key === "Enter" || key === " ") onPick?.(from);
     else if (nearer) zoom(nearer, from);
@@ -135,13 +137,16 @@ export function Matrix(props) {
     onZoom=${(factor) => zoom(factor, shown)} onSee=${setWindow} />`}
   <${Picture} draw=${draw} overlay=${overlay} label=${label} summary=${told && `Largest: ${told}.`} handle=${handle}
     height=${(width) => layoutOf(width).height}
-    onPoint=${onHover && ((x, y) => onHover(cellAt(x, y)))}
+    onPoint=${(x, y) => onHover(cellAt(x, y))}
     onPick=${onPick && ((x, y) => cellAt(x, y) && onPick(cellAt(x, y)))}
-    onKey=${(onHover || onPick) && onKey}
+    onKey=${onKey}
     onWheel=${canZoom && onWheel}
     onDrag=${!isAll && ((dx, dy) => setWindow(layout.current.dragged(dx, dy)))}
     readout=${readout} tip=${hovered ? readout : ""} tipAt=${(width) => isCell && middleOf(shown, seen, layoutOf(width))} />`;
 }
+
+/** The cell if it is in the matrix, which may be smaller now. */
+const inShape = (cell, { rowNames, columnNames }) => (cell?.row < rowNames.length && cell.column < columnNames.length ? cell : null);
 
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 

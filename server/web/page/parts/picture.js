@@ -157,6 +157,24 @@ export function scrollTo(box, { y, height }) {
   if (!isSeen) box.scrollTop = y - box.clientHeight / 2;
 }
 
+/**
+ * The pointed one of `count` parts of a picture: {at, point(index), onKey(key)}; at: its index, or null. Arrow keys walk
+ * from it, or else from the part `from`, or else from an end; isFlat: up and down too. Enter calls onPick(index).
+ */
+export function usePointed(count, { from = null, onPick, isFlat = false } = {}) {
+  const [pointed, setPointed] = useState(null);
+  const at = pointed !== null && pointed < count ? pointed : null; // there may be fewer parts now
+  const point = (index) => setPointed(index === null ? null : Math.max(0, Math.min(count - 1, index)));
+  const onKey = (key) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, ...(isFlat && { ArrowUp: -1, ArrowDown: 1 }) }[key];
+    if (step) point((at ?? from ?? (step > 0 ? -1 : count)) + step);
+    else if (onPick && (key === "Enter" || key === " ") && (at ?? from) !== null) onPick(at ?? from);
+    else return false;
+    return true;
+  };
+  return { at, point, onKey };
+}
+
 /** {png(), svg()}: the current picture, as promises of files. */
 export const savers = (draw, width, height, mode) => ({
   png: () => pngOf(draw, width, height, mode),

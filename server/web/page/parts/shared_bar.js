@@ -6,6 +6,7 @@ import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { counted } from "../core/numbers.js";
 import { saved } from "../core/place.js";
 import { select, useSelection } from "../core/state.js";
+import { Select } from "./choices.js";
 import { PairTokens } from "./pair_tokens.js";
 import { PickRole, roleOf } from "./pick_role.js";
 import { Problem, Progress } from "./problem.js";
@@ -125,14 +126,12 @@ export function HeadPicker() {
   const { parts } = useCapabilities().attention;
   const { part, layer, head, numLayers, numHeads } = useHead();
   useHeadKeys();
-  const numbers = (count) => Array.from({ length: count }, (_, i) => html`<option value=${i}>${i}</option>`);
-  const pick = (field) => (event) => select({ [field]: Number(event.target.value) });
+  const pick = (field) => (value) => select({ [field]: value });
   return html`<div class="head-picker">
-    ${parts.length > 1 && html`<label>Part <select value=${part}
-      onChange=${(event) => select({ part: event.target.value })}>
-      ${parts.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
-    <label>Layer <select id="layer" value=${layer} onChange=${pick("layer")}>${numbers(numLayers)}</select></label>
-    <label>Head <select id="head" value=${head} onChange=${pick("head")}>${numbers(numHeads)}</select></label>
+    ${parts.length > 1 && html`<${Select} label="Part" value=${part} onPick=${pick("part")}
+      options=${parts.map((name) => [name, name])} />`}
+    <${Select} label="Layer" id="layer" value=${layer} options=${numLayers} onPick=${pick("layer")} />
+    <${Select} label="Head" id="head" value=${head} options=${numHeads} onPick=${pick("head")} />
     <span class="hint wide">keys: ← → heads, Shift + ↑ ↓${" "}
       <${Term} of="layer">layers<//></span>
   </div>`;

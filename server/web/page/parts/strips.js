@@ -1,6 +1,7 @@
 // Vectors as strips of signed bars under each other, number by number in the same column: q above k above q times k.
 import { html, useCallback, useMemo, useRef, useState } from "../core/html.js";
 import { extent, format, largest } from "../core/numbers.js";
+import { line } from "./ink.js";
 import { fillFitted, Picture } from "./picture.js";
 import { SaveMenu } from "./tools.js";
 
@@ -152,16 +153,6 @@ function drawSums(context, values, { left, top, cell, height }, colours) {
     context.fillRect(left + i * cell, Math.min(zero, y(value)), cell, Math.abs(y(value) - zero));
   });
   context.globalAlpha = 1;
-  context.strokeStyle = colours.line;
-  context.lineWidth = 1;
-  context.beginPath();
-  context.moveTo(left, zero);
-  context.lineTo(left + cell * values.length, zero);
-  context.stroke();
-  context.strokeStyle = colours.ink;
-  context.lineWidth = 2;
-  context.beginPath();
-  context.moveTo(left, zero);
-  values.forEach((value, i) => context.lineTo(left + (i + 1) * cell, y(value)));
-  context.stroke();
+  line(context, [[left, zero], [left + cell * values.length, zero]], colours.line);
+  line(context, [[left, zero], ...Array.from(values, (value, i) => [left + (i + 1) * cell, y(value)])], colours.ink, 2);
 }

@@ -1,6 +1,6 @@
 // The small tools at a picture's corner: copy the request, save the picture or its data.
 import { asCurl, asPython } from "../core/calls.js";
-import { html, useEffect, useRef, useState } from "../core/html.js";
+import { classes, html, useEffect, useRef, useState } from "../core/html.js";
 import { csvOfArray, npyBytes, saveBlob } from "../core/save.js";
 import { address } from "../core/state.js";
 
@@ -69,7 +69,15 @@ export async function copy(text) {
   return "Copied";
 }
 
-/** Copy the request of a view, as curl or Python; `requests` is a list of {route, body}, or one of them. */
+/**
+ * A part of a view: its title, menus that copy its request {route, body} and save its pictures and data (see SaveMenu),
+ * and its content. aside: more content of the header. Menus without properties are left out.
+ */
+export const Card = ({ title, copy, save, aside, class: own, children }) => html`<section class=${classes("card", own)}>
+  <header><h2>${title}</h2>${aside}${copy && html`<${CopyMenu} ...${copy} />`}${save && html`<${SaveMenu} ...${save} />`}</header>
+  ${children}</section>`;
+
+/** Copy the request of a view, as curl or Python, and the address of the view. */
 export function CopyMenu({ route, body }) {
   const python = asPython(route, body);
   return html`<${Menu}
@@ -81,11 +89,6 @@ export function CopyMenu({ route, body }) {
       { label: "link to this view", run: () => copy(address()) },
     ]}
   />`;
-}
-
-/** A file's name, from the names of the picture and, if there are several, of the array. */
-function fileOf(name, label, isOnly) {
-  return isOnly ? name : `${name}-${label.toLowerCase().match(/\w+/g).join("-")}`;
 }
 
 /**
@@ -100,7 +103,7 @@ export function SaveMenu({ picture, arrays = [], name }) {
       picture && { label: "picture (PNG)", run: async () => saveBlob(await picture.current.png(), `${name}.png`) },
       picture && { label: "picture (SVG)", run: async () => saveBlob(await picture.current.svg(), `${name}.svg`) },
       ...arrays.flatMap(({ label, array, rows, columns }) => {
-        const file = fileOf(name, label, arrays.length === 1);
+        const file = arrays.length === 1 ? name : `${name}-${label.toLowerCase().match(/\w+/g).join("-")}`;
         const csv = () => new Blob([csvOfArray(array, rows, columns)], { type: "text/csv" });
         return [
           { label: `${label} (npy)`, run: () => saveBlob(npyBytes(array), `${file}.npy`) },
