@@ -3,6 +3,9 @@
 import { useJson, useLook } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { lackOf, useCapabilities, useHead } from "../../core/model.js";
+import { select } from "../../core/state.js";
+import { Select } from "../../parts/choices.js";
+import { Card } from "../../parts/tools.js";
 
 const base = (model) => `v1/models/${encodeURIComponent(model)}/weights`;
 
@@ -33,9 +36,14 @@ export function usePrefix() {
   return part === "encoder" ? "encoder." : "decoder.";
 }
 
-/** A card with `children`, or the reason why it is empty. */
-export function WeightCard({ title, menus, children }) {
+/** A card (see Card), or the reason why it is empty. */
+export function WeightCard({ title, children, ...menus }) {
   const lack = useLackOfWeights();
-  return html`<section class="card"><header><h2>${title}</h2>${!lack && menus}</header>
-    ${lack ? html`<p class="lack">${lack}</p>` : children}</section>`;
+  return lack ? html`<${Card} title=${title}><p class="lack">${lack}</p><//>` : html`<${Card} title=${title} ...${menus}>${children}<//>`;
+}
+
+/** The list of the layers of the chosen part. */
+export function LayerPicker() {
+  const { layer, numLayers } = useHead({ ofAnyBlock: true });
+  return html`<${Select} label="Layer" value=${layer} options=${numLayers} onPick=${(value) => select({ layer: value })} />`;
 }

@@ -7,11 +7,11 @@ import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { Lines } from "../../parts/lines.js";
 import { bitmapOf, scaleOf } from "../../parts/matrix.js";
+import { frame, write } from "../../parts/ink.js";
 import { Picture } from "../../parts/picture.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
 import { Term } from "../../parts/term.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useLackOfWeights, usePrefix, useWeight, WeightCard } from "./asks.js";
 
 const MOST = 384; // rows and columns of the product that is drawn; of a larger one every n-th
@@ -28,11 +28,10 @@ export function LowRank() {
   const circuits = useLook(lack ? null : "v1/circuits", body);
   const picture = useRef(null);
   const product = useMemo(() => (fits(down.array, up.array) ? productOf(down.array, up.array) : null), [down.array, up.array]);
-  const menus = html`<${CopyMenu} route=${down.route ?? ""} />
-    ${product && html`<${SaveMenu} picture=${picture} name=${`layer-${layer}-head-${head}-values`}
-      arrays=${[{ label: "value down", array: down.array }, { label: "value up", array: up.array }]} />`}`;
+  const arrays = [{ label: "value down", array: down.array }, { label: "value up", array: up.array }];
   const answer = { ...down, data: product, loading: down.loading || up.loading, error: down.error ?? up.error };
-  return html`<${WeightCard} title=${`Value down, value up: layer ${layer}, head ${head}`} menus=${menus}>
+  return html`<${WeightCard} title=${`Value down, value up: layer ${layer}, head ${head}`} copy=${{ route: down.route ?? "" }}
+      save=${product && { picture, name: `layer-${layer}-head-${head}-values`, arrays }}>
     <${HeadPicker} />
     <${Answer} answer=${answer}>${() => html`<${Told} down=${down.array} up=${up.array} product=${product} handle=${picture} />`}<//>
     <h3>How much of the small space the head uses</h3>
@@ -86,18 +85,12 @@ function Three({ down, up, product, handle }) {
     const [x, y] = [4, 24];
     const places = [["W_V", x, y, width, rows, "×"], ["W_O", x + width * unit + 28, y, columns, width, "="],
       ["W_V W_O", x + (width + columns) * unit + 56, y, columns, rows, ""]];
-    context.font = "600 12px system-ui, sans-serif";
-    context.textBaseline = "middle";
     places.forEach(([name, left, top, wide, tall, sign], i) => {
       context.imageSmoothingEnabled = unit < 1;
       context.drawImage(maps[i], left, top, wide * unit, tall * unit);
-      context.strokeStyle = colours.line;
-      context.strokeRect(left - 0.5, top - 0.5, wide * unit + 1, tall * unit + 1);
-      context.fillStyle = colours.ink;
-      context.textAlign = "left";
-      context.fillText(name, left, 10);
-      context.textAlign = "center";
-      context.fillText(sign, left + wide * unit + 14, top + (width * unit) / 2);
+      frame(context, left - 0.5, top - 0.5, wide * unit + 1, tall * unit + 1, colours.line);
+      write(context, name, left, 10, colours.ink, { weight: "600" });
+      write(context, sign, left + wide * unit + 14, top + (width * unit) / 2, colours.ink, { weight: "600", align: "center" });
     });
   }, [maps]);
   return html`<${Picture} draw=${draw} height=${(total) => Math.ceil(30 + rows * Math.max(unitOf(total), 0.05))} handle=${handle}

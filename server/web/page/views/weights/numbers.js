@@ -3,12 +3,12 @@ import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { clamp, useHead } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
+import { Select } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { Scrolled } from "../../parts/scrolled.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
+import { LayerPicker, useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
 
 const MOST_ROWS = 32; // of a window: cells in which a number fits
 const MOST_COLUMNS = 32;
@@ -31,13 +31,12 @@ export function WeightNumbers() {
 
 function Chosen({ list }) {
   const selection = useSelection();
-  const { numLayers, numHeads } = useHead({ ofAnyBlock: true });
-  const layer = clamp(selection.layer, numLayers);
+  const { layer, head: queryHead, numHeads } = useHead({ ofAnyBlock: true });
   const there = ofLayer(list, layer);
   const weight = there.find(({ name }) => patternOf(name) === selection.weights_name) ?? there[0];
   const isOfHeads = ["head", "kv_head"].includes(weight.axes[0]);
   const group = isOfHeads ? Math.max(1, numHeads / weight.shape[0]) : 1;
-  const head = isOfHeads ? Math.min(weight.shape[0] - 1, Math.floor(clamp(selection.head, numHeads) / group)) : null;
+  const head = isOfHeads ? Math.min(weight.shape[0] - 1, Math.floor(queryHead / group)) : null;
   const shape = isOfHeads ? weight.shape.slice(1) : weight.shape;
   const seen = windowOf(shape, selection);
   const options = { ...(isOfHeads ? { head } : {}), ...(seen.isAll ? {} : { rows: seen.rows, columns: seen.columns }) };
@@ -45,11 +44,15 @@ function Chosen({ list }) {
   const picture = useRef(null);
   const names = { rows: indices(seen.row, seen.numRows), columns: indices(seen.column, seen.numColumns) };
   const saved = answer.array && [{ label: "numbers", array: answer.array, ...(shape.length > 1 ? names : {}) }];
-  const menus = html`<${CopyMenu} route=${answer.route} />
-    ${saved && html`<${SaveMenu} picture=${picture} name=${weight.name} arrays=${saved} />`}`;
-  return html`<${WeightCard} title=${`The numbers of ${weight.name}`} menus=${menus}>
-    <${Pickers} there=${there} weight=${weight} layer=${layer} numLayers=${numLayers} numHeads=${numHeads}
-      head=${isOfHeads ? clamp(selection.head, numHeads) : null} />
+  return html`<${WeightCard} title=${`The numbers of ${weight.name}`} copy=${{ route: answer.route }}
+      save=${saved && { picture, name: weight.name, arrays: saved }}>
+    <div class="toolbar">
+      <${Select} label="Weight" value=${patternOf(weight.name)}
+        options=${there.map(({ name }) => [patternOf(name), name.replace(/blocks\.\d+\./, "")])}
+        onPick=${(weights_name) => select({ weights_name, weights_row: 0, weights_column: 0 })} />
+      ${weight.name.includes("blocks.") && html`<${LayerPicker} />`}
+      ${isOfHeads && html`<${Select} label="Head" value=${queryHead} options=${numHeads} onPick=${(value) => select({ head: value })} />`}
+    </div>
     <${About} weight=${weight} head=${head} group=${group} shape=${shape} />
     ${!seen.isAll && html`<${Window} seen=${seen} shape=${shape} />`}
     <${Answer} answer=${answer}>${() => html`<${Grid} answer=${answer} seen=${seen} names=${names} weight=${weight}
@@ -69,19 +72,6 @@ function windowOf(shape, { weights_row: fromRow, weights_column: fromColumn }) {
   const column = Math.max(0, Math.min(fromColumn, columns - numColumns));
   return { row, column, numRows, numColumns, rows: `${row}:${row + numRows}`, columns: `${column}:${column + numColumns}`,
     isAll: false };
-}
-
-function Pickers({ there, weight, layer, numLayers, head, numHeads }) {
-  const numbers = (count) => Array.from({ length: count }, (_, i) => html`<option value=${i}>${i}</option>`);
-  const pick = (field) => (event) => select({ [field]: Number(event.target.value) });
-  return html`<div class="toolbar">
-    <label>Weight <select value=${patternOf(weight.name)}
-      onChange=${(event) => select({ weights_name: event.target.value, weights_row: 0, weights_column: 0 })}>
-      ${there.map(({ name }) => html`<option value=${patternOf(name)}>${name.replace(/blocks\.\d+\./, "")}</option>`)}</select></label>
-    ${weight.name.includes("blocks.") && html`<label>Layer <select value=${layer} onChange=${pick("layer")}>
-      ${numbers(numLayers)}</select></label>`}
-    ${head !== null && html`<label>Head <select value=${head} onChange=${pick("head")}>${numbers(numHeads)}</select></label>`}
-  </div>`;
 }
 
 function About({ weight, head, group, shape }) {

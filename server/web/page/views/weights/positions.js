@@ -1,6 +1,6 @@
 // Position encodings of a network: sinusoids by their formula, learned vectors, or rotated pairs.
 import { useLook } from "../../core/fetching.js";
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo, useRef } from "../../core/html.js";
 import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
@@ -8,8 +8,8 @@ import { useSelection } from "../../core/state.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { useLackOfWeights, usePrefix, useWeight } from "./asks.js";
+import { Card } from "../../parts/tools.js";
+import { useLackOfWeights, usePrefix, useWeight, WeightCard } from "./asks.js";
 import { Clocks, PairTable } from "./clocks.js";
 
 const ROWS = 64; // positions
@@ -47,9 +47,7 @@ function Rotation() {
   const body = { ...inputOf(selection, capabilities), points, positions: position ?? 0, heads: head };
   const trace = useLook(position === null || lack ? null : "v1/trace", body);
   const pairs = useMemo(() => (angles ? pairsOf(angles, position ?? 0, trace.entry, points) : []), [angles, position, trace.entry]);
-  if (lack) return html`<section class="card"><h2>Rotation</h2><p class="lack">${lack}</p></section>`;
-  return html`<section class="card"><header><h2>Rotation: layer ${layer}, head ${head}</h2>
-      <${CopyMenu} route=${rope.route} /></header>
+  return html`<${WeightCard} title=${`Rotation: layer ${layer}, head ${head}`} copy=${{ route: rope.route }}>
     <${HeadPicker} />
     <p>Before a query meets the keys, its numbers are taken in pairs, and each pair is turned like the hand of a clock: by its own
       angle for each position. Keys are turned in the same way, so that a product of both depends on their distance.
@@ -61,7 +59,7 @@ function Rotation() {
     <${PairTable} pairs=${pairs} position=${position ?? 0} isMeasured=${Boolean(trace.entry) && !stack.qk_norm} />
     ${stack.qk_norm && html`<p class="hint">This model also scales queries between the two, so hands change their lengths and
       directions by more than the angle.</p>`}
-  </section>`;
+  <//>`;
 }
 
 /** [{angle, before, after, turned}] of each pair: radians a position, the pair's two numbers, and the angle between them. */
@@ -84,10 +82,9 @@ function Learned() {
   const rows = Math.min(ROWS, stack.max_model_len ?? ROWS);
   const columns = Math.min(COLUMNS, stack.hidden_size);
   const weight = useWeight(lack ? null : `${prefix}pos_embed.W_pos`, { rows: `0:${rows}`, columns: `0:${columns}` });
-  return html`<section class="card"><header><h2>Learned: the first rows of W<sub>pos</sub></h2></header>
-    ${lack && html`<p class="lack">${lack}</p>`}
+  return html`<${WeightCard} title=${html`Learned: the first rows of W<sub>pos</sub>`}>
     <${Answer} answer=${weight}>${() => html`<${Table} values=${weight.array.data} rows=${rows} columns=${columns}
-      label="The vectors of the first positions" />`}<//></section>`;
+      label="The vectors of the first positions" />`}<//><//>`;
 }
 
 /** The table of Vaswani et al. 2017, section 3.5, for vectors with the model's width. */
@@ -98,15 +95,14 @@ function Sinusoids({ isOwn }) {
   const picture = useRef(null);
   const values = useMemo(() => sinusoids(ROWS, columns, width), [columns, width]);
   const saved = [{ label: "sinusoids", array: { data: values, shape: [ROWS, columns] } }];
-  return html`<section class="card"><header><h2>Sinusoids, by their formula</h2>
-      <${SaveMenu} picture=${picture} name="sinusoids" arrays=${saved} /></header>
+  return html`<${Card} title="Sinusoids, by their formula" save=${{ picture, name: "sinusoids", arrays: saved }}>
     <p>${isOwn ? "This model adds such a table; it may keep its sines and cosines in another order."
       : "This model does not use them; the first transformer did, and they are drawn here as wide as this model's vectors."}</p>
     <p class="formula">PE[p, 2i] = sin(p / 10000^(2i/${width})), PE[p, 2i+1] = cos(p / 10000^(2i/${width}))</p>
     <p>Each row is the addition to the word at one position. The columns on the left swing fast, those on the right
       slowly, so that no two rows are alike.</p>
     <${Table} values=${values} rows=${ROWS} columns=${columns} handle=${picture} label="Sinusoids of the first positions" />
-  </section>`;
+  <//>`;
 }
 
 function sinusoids(rows, columns, width) {
@@ -118,11 +114,10 @@ function sinusoids(rows, columns, width) {
 }
 
 function Table({ values, rows, columns, label, handle }) {
-  const [hovered, setHovered] = useState(null);
   const names = useMemo(() => ({ rows: indices(rows), columns: indices(columns) }), [rows, columns]);
   return html`<${ColourScale} ...${scaleOf(values, "diverging")} />
     <${Matrix} values=${values} rowNames=${names.rows} columnNames=${names.columns} rowTitle="position" columnTitle="d_model"
-      kind="diverging" hovered=${hovered} onHover=${setHovered} handle=${handle} square=${false} maxCell=${9} label=${label}
+      kind="diverging" handle=${handle} square=${false} maxCell=${9} label=${label}
       describe=${(row, column) => `position ${row}, number ${column}: ${format(values[row * columns + column])}`} />
     <p class="hint">${rows} positions, the first ${grouped(columns)} numbers of each.</p>`;
 }

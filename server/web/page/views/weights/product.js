@@ -5,11 +5,10 @@ import { inputOf, clamp, shownToken, useCapabilities, useHead } from "../../core
 import { format, grouped } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
 import { select, useSelection } from "../../core/state.js";
-import { Choices } from "../../parts/choices.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useLackOfWeights, usePrefix, useWeight, useWeightList, WeightCard } from "./asks.js";
 import { ProductPicture } from "./product_picture.js";
 
@@ -53,13 +52,11 @@ export function Product() {
   const picture = useRef(null);
   const parts = useMemo(() => partsOf(trace.entry, matrix.array, hasBias ? bias.array : null, path, own),
     [trace.entry, matrix.array, bias.array, path.out, own]);
-  const menus = html`<${CopyMenu} route=${matrix.route ?? ""} />
-    ${parts && html`<${SaveMenu} picture=${picture} name=${`W_${letter}-x`} arrays=${savedParts(parts, letter)} />`}`;
   const answer = { ...trace, loading: trace.loading || matrix.loading || sequences.loading, error: trace.error ?? matrix.error };
-  return html`<${WeightCard} title=${`x W_${letter} = ${SPACES[letter][1]}: a word's ${side}`} menus=${menus}>
-    <div class="toolbar"><${Choices} label="Matrix" value=${letter}
-      choices=${Object.entries(SPACES).map(([name, [what]]) => [name, `W_${name}: ${what}`])}
-      onPick=${(weights_letter) => select({ weights_letter })} /></div>
+  return html`<${WeightCard} title=${`x W_${letter} = ${SPACES[letter][1]}: a word's ${side}`} copy=${{ route: matrix.route ?? "" }}
+      save=${parts && { picture, name: `W_${letter}-x`, arrays: savedParts(parts, letter) }}>
+    <div class="toolbar"><${FieldChoices} field="weights_letter" label="Matrix"
+      choices=${Object.entries(SPACES).map(([name, [what]]) => [name, `W_${name}: ${what}`])} /></div>
     <${HeadPicker} />
     ${part === "cross" && html`<p class="lack">Choose the encoder's or the decoder's own attention: here one text is read.</p>`}
     ${selection.text === "" && html`<p class="lack">Write a text above, and choose one of its words.</p>`}

@@ -6,6 +6,7 @@ import { format, largest } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf, scaleOf } from "../../parts/matrix.js";
+import { MONO, frame, write } from "../../parts/ink.js";
 import { fillFitted, Picture } from "../../parts/picture.js";
 
 const MARGIN = { left: 8, top: 22, right: 8, gap: 10, strip: 18 };
@@ -39,9 +40,7 @@ function drawProduct(context, { width, colours, mode }, { layout, pixels, y, nam
     context.fillStyle = colourOf(y[j], -pixels.high, pixels.high, "diverging", mode);
     context.fillRect(left + j * cell, below, cell - (cell > 6 ? 1 : 0), RESULT.height);
   }
-  context.strokeStyle = colours.line;
-  context.lineWidth = 1;
-  frames.forEach((frame) => context.strokeRect(...frame));
+  frames.forEach((each) => frame(context, ...each, colours.line));
   context.font = "600 12px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.textAlign = "left";
@@ -56,18 +55,12 @@ function markProduct(context, { width, colours }, { layout, at, y }) {
   const cell = cellOf(width);
   const thick = Math.max(tall, 2);
   const [x, top] = [left + at.column * cell, MARGIN.top + at.row * tall];
-  context.lineWidth = 1.5;
-  context.strokeStyle = colours.query;
-  context.strokeRect(x, MARGIN.top, cell, tallAll);
-  context.strokeRect(x, MARGIN.top + tallAll + RESULT.gap, cell, RESULT.height);
-  context.strokeStyle = colours.key;
-  context.strokeRect(MARGIN.left, top, MARGIN.strip, thick);
-  context.strokeRect(x, top, cell, thick);
-  context.fillStyle = colours.ink;
-  context.font = "12px ui-monospace, monospace";
-  context.textBaseline = "middle";
-  context.textAlign = "center";
-  context.fillText(format(y[at.column], 3), Math.max(left + 24, Math.min(width - 32, x + cell / 2)), height - 12);
+  frame(context, x, MARGIN.top, cell, tallAll, colours.query, 1.5);
+  frame(context, x, MARGIN.top + tallAll + RESULT.gap, cell, RESULT.height, colours.query, 1.5);
+  frame(context, MARGIN.left, top, MARGIN.strip, thick, colours.key, 1.5);
+  frame(context, x, top, cell, thick, colours.key, 1.5);
+  const middle = Math.max(left + 24, Math.min(width - 32, x + cell / 2));
+  write(context, format(y[at.column], 3), middle, height - 12, colours.ink, { family: MONO, align: "center" });
 }
 
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };

@@ -5,9 +5,9 @@ import { bytes, grouped, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Choices } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
-import { Headings } from "../../parts/headings.js";
 import { Scrolled } from "../../parts/scrolled.js";
-import { SaveMenu } from "../../parts/tools.js";
+import { Table } from "../../parts/table.js";
+import { Card } from "../../parts/tools.js";
 import { Treemap } from "./treemap.js";
 
 // The order of the fields in the address.
@@ -64,8 +64,7 @@ export function Sizes() {
     stack.intermediate_size, stack.max_model_len ?? 0, stack.num_kv_heads, stack.gated_mlp ? 1 : 0];
   const set = (numbers, options) => select({ weights_sizes: numbers.join(",") }, options);
   const isIt = (numbers) => numbers.join() === sizes.join();
-  return html`<section class="card"><header><h2>The size of any model</h2>
-      <${SaveMenu} picture=${picture} name="sizes" arrays=${savedParts(rows)} /></header>
+  return html`<${Card} title="The size of any model" save=${{ picture, name: "sizes", arrays: savedParts(rows) }}>
     <p>A model is a list of matrices. Type the sizes of one and see where its parameters are: each line multiplies the
       sizes that it names.</p>
     <div class="toolbar">
@@ -79,7 +78,7 @@ export function Sizes() {
     <${Treemap} rows=${rows.map((row) => ({ ...row, stack: "model", parameters: Number(row.parameters) }))}
       total=${Number(total)} handle=${picture} height=${240} />
     <${Beside} sizes=${sizes} total=${total} />
-  </section>`;
+  <//>`;
 }
 
 function SizeFields({ sizes, onTake }) {
@@ -97,14 +96,11 @@ function SizeFields({ sizes, onTake }) {
 }
 
 function Parts({ rows, total }) {
-  return html`<${Scrolled} label="The parts in a table"><table class="plain-table" aria-label="Parameters of each part">
-    <${Headings} names=${["part", "weight", "sizes multiplied", "parameters", "share"]} />
-    <tbody>${rows.map(({ component, weight, factors, parameters, share }) => html`<tr>
-      <th scope="row">${component}</th><td><code>${weight}</code></td>
-      <td class="number">${factors.map(grouped).join(" × ")}</td>
-      <td class="number">${grouped(parameters)}</td><td class="number">${percent(share, 3)}</td></tr>`)}
-    <tr><th scope="row">in all</th><td></td><td></td><td class="number">${grouped(total)}</td><td class="number">100 %</td></tr>
-    </tbody></table><//>`;
+  const lines = rows.map(({ component, weight, factors, parameters, share }) => [component, html`<code>${weight}</code>`,
+    factors.map(grouped).join(" × "), grouped(parameters), percent(share, 3)]);
+  return html`<${Scrolled} label="The parts in a table"><${Table} aria-label="Parameters of each part"
+    names=${["part", "weight", "sizes multiplied", "parameters", "share"]}
+    rows=${[...lines, ["in all", "", "", grouped(total), "100 %"]]} /><//>`;
 }
 
 /** Consequences of the sizes: memory, the numbers kept for a text, and the attention pattern of one text. */

@@ -6,8 +6,9 @@ import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { Answer } from "../../parts/problem.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { usePrefix } from "./asks.js";
+import { Table } from "../../parts/table.js";
+import { Card } from "../../parts/tools.js";
+import { LayerPicker, usePrefix } from "./asks.js";
 import { Dots } from "./dots.js";
 
 const STRONGEST = 8;
@@ -17,8 +18,7 @@ export function Units() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const prefix = usePrefix();
-  const { stack, numLayers } = useHead({ ofAnyBlock: true });
-  const layer = clamp(selection.layer, numLayers);
+  const { stack, layer } = useHead({ ofAnyBlock: true });
   const name = `${prefix}blocks.${layer}.mlp.hook_post`;
   const there = capabilities.points.find((point) => point.name === name.replace(`.${layer}.`, ".{layer}."));
   const count = stack.layer_sizes?.[layer]?.intermediate_size ?? stack.intermediate_size;
@@ -34,19 +34,19 @@ export function Units() {
   const picture = useRef(null);
   const values = trace.entry && canAsk && (chosen || found.data) ? valuesOf(trace.entry, name, pair) : null;
   const tokens = (selection.part === "encoder" ? trace.entry?.encoder_tokens : null) ?? trace.entry?.tokens ?? [];
-  return html`<section class="card"><header><h2>Two neurons of layer ${layer}</h2><${CopyMenu} route="v1/geometry" body=${body} />
-      ${values && html`<${SaveMenu} picture=${picture} name="two-neurons" arrays=${savedPair(values, pair)} />`}</header>
+  return html`<${Card} title=${`Two neurons of layer ${layer}`} copy=${{ route: "v1/geometry", body }}
+      save=${values && { picture, name: "two-neurons", arrays: savedPair(values, pair) }}>
     <p>A neuron is one number of a block's MLP, h = w · x after its activation. Each dot is a word of the text: the one
       neuron's number to the right, the other's upwards. If the dots are near a line, each neuron predicts the
       other: their correlation ρ is far from 0. If the numbers were jointly normal, they would share −½ ln(1 − ρ²) nats, their mutual
       information.</p>
-    <${Pick} layer=${layer} numLayers=${numLayers} pair=${pair} count=${count} isChosen=${isChosen} />
+    <${Pick} pair=${pair} count=${count} isChosen=${isChosen} />
     ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, and their neurons are not available.</p>`}
     <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) =>
       html`<${Figures} entry=${entry} values=${values} tokens=${tokens} />`}<//>
     ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} handle=${picture} />`}
     ${canAsk && html`<${Strongest} input=${input} name=${name} />`}
-  </section>`;
+  <//>`;
 }
 
 /** The two selected neurons, never equal. */
@@ -55,12 +55,10 @@ function pairOf({ weights_unit: unit, weights_other: other }, count) {
   return [one, one === two ? (one + 1) % count : two];
 }
 
-function Pick({ layer, numLayers, pair, count, isChosen }) {
-  const options = Array.from({ length: numLayers }, (_, i) => html`<option value=${i}>${i}</option>`);
+function Pick({ pair, count, isChosen }) {
   const [weights_unit, weights_other] = pair;
   const take = (field) => (raw) => select({ weights_unit, weights_other, [field]: clamp(Math.trunc(Number(raw)) || 0, count) });
-  return html`<div class="toolbar"><label>Layer <select value=${layer}
-      onChange=${(event) => select({ layer: Number(event.target.value) })}>${options}</select></label>
+  return html`<div class="toolbar"><${LayerPicker} />
     <label>Neuron <${Field} class="field-small" value=${pair[0]} inputmode="numeric" onTake=${take("weights_unit")} /></label>
     <label>and <${Field} class="field-small" value=${pair[1]} inputmode="numeric" onTake=${take("weights_other")} /></label>
     <span class="hint">of ${grouped(count)}${isChosen ? "" : `: of the first ${Math.min(FIRST, count)}, the pair that goes together most`
@@ -116,12 +114,10 @@ function Strongest({ input, name }) {
   const answer = useJson(isAsked ? "v1/geometry" : null, { ...input, point: name, num_strongest: STRONGEST });
   if (!isAsked) return html`<button type="button" onClick=${() => setAsked(true)}>Find the pairs that share most</button>`;
   const pick = ([weights_unit, weights_other]) => select({ weights_unit, weights_other }, { remember: true });
-  return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<table class="plain-table" aria-label="Pairs that share most">
-    <thead><tr><th scope="col">neurons</th><th scope="col">correlation</th><th scope="col">nats, if normal</th></tr></thead>
-    <tbody>${arrays.strongest_pairs.data.map((pair, i) => html`<tr><th scope="row"><button type="button" class="plain"
-        onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button></th>
-      <td class="number">${format(arrays.strongest_correlations.data[i])}</td>
-      <td class="number">${format(arrays.strongest_information.data[i])}</td></tr>`)}</tbody></table>`}<//>`;
+  return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<${Table} aria-label="Pairs that share most"
+    names=${["neurons", "correlation", "nats, if normal"]} rows=${arrays.strongest_pairs.data.map((pair, i) => [
+      html`<button type="button" class="plain" onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button>`,
+      format(arrays.strongest_correlations.data[i]), format(arrays.strongest_information.data[i])])} />`}<//>`;
 }
 
 function savedPair([across, up], pair) {
