@@ -6,9 +6,10 @@ import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from ".
 import { format, grouped, percent } from "../core/numbers.js";
 import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
+import { Select } from "../parts/choices.js";
 import { Problem, Progress } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
-import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Card } from "../parts/tools.js";
 import { Diagram, cellText, nodesOf } from "./flow/diagram.js";
 import { graphOf } from "./flow/named_graph.js";
 import { isOfEncoder, isOfKey, useNumbers } from "./flow/numbers.js";
@@ -81,32 +82,19 @@ function Block({ graph, numbers, place, isBusy }) {
     wasPicked.current = true;
     select({ flow_open: id === open ? "" : id });
   };
-  const describe = (each, cell) =>
-    describeNode(each, cell, {
-      strip: strips.get(each.id),
-      shape: shapes.get(each.id),
-      scale: scales.get(each.id),
-      place,
-    });
-  return html`<section class="card" aria-busy=${isBusy}>
-      <header><h2>Block ${place.layer}, head ${place.head}${difference && `: ${difference}`}</h2>
-        <label>Tensor <select id="tensor" value=${node ? open : ""} onChange=${(event) => onOpen(event.target.value)}>
-          <option value="">none open</option>
-          ${[...new Map(nodesOf(graph).map((each) => [each.id, each])).values()].map((each) =>
-            html`<option key=${each.id} value=${each.id}>${each.title} · ${each.id}</option>`)}
-        </select></label>
-        ${body && html`<${CopyMenu} route="v1/trace" body=${body} />`}
-        <${SaveMenu} picture=${picture} name=${`block-${place.layer}`} />
-      </header>
+  const describe = ({ id, ...more }, cell) =>
+    describeNode({ id, ...more }, cell, { strip: strips.get(id), shape: shapes.get(id), scale: scales.get(id), place });
+  const tensors = [...new Map(nodesOf(graph).map(({ id, title }) => [id, `${title} · ${id}`]))];
+  return html`<${Card} title=${`Block ${place.layer}, head ${place.head}${difference && `: ${difference}`}`}
+      aside=${html`<${Select} label="Tensor" id="tensor" value=${node ? open : ""} options=${[["", "none open"], ...tensors]}
+        onPick=${onOpen} />`}
+      copy=${body && { route: "v1/trace", body }} save=${{ picture, name: `block-${place.layer}` }}>
       <${Progress} active=${isBusy} />
       <${Diagram} graph=${graph} strips=${strips} shapes=${shapes} notes=${notes} layer=${place.layer} open=${open}
         onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} handle=${picture} />
-    </section>
-    <div ref=${panel}>${
-      node &&
-      place.query !== null &&
-      html`<${Opened} key=${node.id} node=${node} place=${place} strips=${strips} scale=${scales.get(node.id)} />`
-    }</div>`;
+    <//>
+    <div ref=${panel}>${node && place.query !== null && html`<${Opened} key=${node.id} node=${node}
+      place=${place} strips=${strips} scale=${scales.get(node.id)} />`}</div>`;
 }
 
 /** Content of the logits' box: the likeliest next token, if the model has a head. */
@@ -121,10 +109,8 @@ function useNextToken({ stackName, query }) {
     top_k: 1,
   });
   return useMemo(() => {
-    if (!entry) return new Map();
-    return new Map([
-      ["logits", `${shownToken(entry.top_tokens[0][0][0])} ${percent(entry.arrays.probabilities.data[0])}`],
-    ]);
+    const said = entry && `${shownToken(entry.top_tokens[0][0][0])} ${percent(entry.arrays.probabilities.data[0])}`;
+    return new Map(entry ? [["logits", said]] : []);
   }, [entry]);
 }
 

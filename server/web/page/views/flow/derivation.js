@@ -40,37 +40,25 @@ function normLine({ norm }, scale) {
 /** The matrix products, with the shapes of their factors. */
 function productsOf(node, { stack, tokens, encoderTokens }) {
   const n = isOfEncoder(node) ? encoderTokens.length : tokens.length;
-  const {
-    hidden_size: d,
-    num_heads: heads,
-    num_kv_heads: keyHeads,
-    head_dim: width,
-    intermediate_size: neurons,
-    experts,
-  } = stack;
+  const { hidden_size: d, num_heads: heads, num_kv_heads: keyHeads, head_dim: width, intermediate_size: neurons, experts } = stack;
   const formula = `${node.title} = ${node.how[0]}`;
   const projected = (count) => [formula, `[${n}, ${d}] · [${d}, ${count} × ${width}] → [${n}, ${count}, ${width}]`];
-  const up = [formula, `[${n}, ${d}] · [${d}, ${neurons}] → [${n}, ${neurons}]`];
+  const product = (from, to) => `[${n}, ${from}] · [${from}, ${to}] → [${n}, ${to}]`;
+  const up = [formula, product(d, neurons)];
+  const chosen = experts && `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`;
   return {
     hook_q: projected(heads),
     hook_k: projected(keyHeads),
     hook_v: projected(keyHeads),
     hook_z: ["z = Σ pattern[q, k] · v[k]", `[${n}, keys] · [keys, ${width}] → [${n}, ${width}]`],
-    hook_result: ["result = z · W_O of this head", `[${n}, ${width}] · [${width}, ${d}] → [${n}, ${d}]`],
+    hook_result: ["result = z · W_O of this head", product(width, d)],
     hook_pre: up,
     hook_pre_linear: up,
-    hook_router_logits: experts && [formula, `[${n}, ${d}] · [${d}, ${experts.num_experts}] → [${n}, ${experts.num_experts}]`],
-    hook_experts_out: experts && [
-      `of experts = norm(${node.how[0]})`,
-      `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`,
-    ],
-    hook_dense_out: ["of the mlp = norm(neurons · W_down)", `[${n}, ${neurons}] · [${neurons}, ${d}] → [${n}, ${d}]`],
-    hook_mlp_out: experts?.beside_mlp ? null : experts
-      ? [
-          `mlp out = ${node.how[0]}`,
-          `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`,
-        ]
-      : ["mlp out = neurons · W_down", `[${n}, ${neurons}] · [${neurons}, ${d}] → [${n}, ${d}]`],
+    hook_router_logits: experts && [formula, product(d, experts.num_experts)],
+    hook_experts_out: experts && [`of experts = norm(${node.how[0]})`, chosen],
+    hook_dense_out: ["of the mlp = norm(neurons · W_down)", product(neurons, d)],
+    hook_mlp_out: experts?.beside_mlp ? null : experts ? [`mlp out = ${node.how[0]}`, chosen]
+      : ["mlp out = neurons · W_down", product(neurons, d)],
   };
 }
 
@@ -84,23 +72,12 @@ function sumsOf(stack, strips) {
   return {
     hook_attn_out: [heads, [["this head", of("attn.hook_result")]]],
     hook_cross_attn_out: [heads, [["this head", of("cross_attn.hook_result")]]],
-    hook_mlp_out: [
-      "norm(of the mlp + of experts)",
-      [
-        ["of the mlp", of("mlp.hook_dense_out")],
-        ["of experts", of("mlp.hook_experts_out")],
-      ],
-    ],
+    hook_mlp_out: ["norm(of the mlp + of experts)",
+      [["of the mlp", of("mlp.hook_dense_out")], ["of experts", of("mlp.hook_experts_out")]]],
     hook_resid_mid: stack.altup
       ? ["(x + attention + around) / √2", [["x", of("hook_predicted")], attention, ["around", of("hook_laurel_out")]]]
       : ["x + attention", [["x", of("hook_resid_pre")], attention]],
-    hook_resid_mid_cross: [
-      "x + cross",
-      [
-        ["x", of("hook_resid_mid")],
-        ["cross", of("hook_cross_attn_out")],
-      ],
-    ],
+    hook_resid_mid_cross: ["x + cross", [["x", of("hook_resid_mid")], ["cross", of("hook_cross_attn_out")]]],
     hook_resid_mid_mlp: ["x + mlp", [["x", before], mlp]],
     hook_resid_post: lastSum(stack, before, attention, mlp, of),
   };

@@ -4,13 +4,11 @@ import { format } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
+import { MONO, SANS, dot, frame, line, ring, write } from "../../parts/ink.js";
 import { fillFitted, Picture } from "../../parts/picture.js";
 import { useMore } from "../../parts/scrolled.js";
 import { colourLimit } from "./histogram.js";
 import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
-
-const SANS = "system-ui, sans-serif";
-const MONO = "ui-monospace, monospace";
 
 /**
  * graph: {bands, ends, numLayers}; strips: Map of id to {values, kind}; shapes: Map of id to "[21, 256]"; notes: Map
@@ -29,14 +27,14 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
   const draw = useCallback(
     (context, { width, colours }) => {
       const layout = layoutFor(width);
-      drawWires(context, layout.wires, colours);
+      layout.wires.forEach((wire) => drawWire(context, wire, colours));
       layout.pluses.forEach((plus) => drawPlus(context, plus, colours));
       layout.blocks.forEach((block) => drawBlock(context, block, block.layer === layer, colours));
       for (const box of layout.boxes) {
         const { id } = box.node;
         drawBox(context, box, { bitmap: bitmaps.get(id), shape: shapes.get(id), note: notes.get(id), colours });
       }
-      drawTitles(context, layout.titles, colours);
+      for (const [text, x, y] of layout.titles) write(context, text, x, y, colours.ink, { size: 13, weight: "600" });
     },
     [graph, bitmaps, shapes, notes, layer],
   );
@@ -139,32 +137,27 @@ function stripOf({ values, kind }, mode) {
   return bitmapOf(padded, rows, columns, { ...rangeOf(values, kind), kind, mode });
 }
 
-function outline(context, area, lineWidth, colour) {
-  context.strokeStyle = colour;
-  context.lineWidth = lineWidth;
-  context.strokeRect(area.x - 1, area.y - 1, area.width + 2, area.height + 2);
-}
+const outline = (context, { x, y, width, height }, lineWidth, colour) =>
+  frame(context, x - 1, y - 1, width + 2, height + 2, colour, lineWidth);
 
 function drawBox(context, box, { bitmap, shape, note, colours }) {
   const { node, x, y, width, height, strip } = box;
   const room = width - 2 * BOX.pad;
   context.fillStyle = node.isCopy ? colours.sunk : colours.paper;
   context.fillRect(x, y, width, height);
-  context.strokeStyle = colours.line;
-  context.lineWidth = 1;
-  context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+  frame(context, x + 0.5, y + 0.5, width - 1, height - 1, colours.line);
   context.fillStyle = colours[node.tone];
   context.fillRect(x, y, width, 3);
   context.textAlign = "left";
   context.textBaseline = "alphabetic";
-  let line = y + BOX.pad + 12;
+  let at = y + BOX.pad + 12;
   context.font = `600 13px ${SANS}`;
-  fillFitted(context, node.title, room, x + BOX.pad, line);
+  fillFitted(context, node.title, room, x + BOX.pad, at);
   context.fillStyle = colours.ink;
   context.font = `11px ${SANS}`;
   for (const text of node.how) {
-    line += BOX.line;
-    fillFitted(context, text, room, x + BOX.pad, line);
+    at += BOX.line;
+    fillFitted(context, text, room, x + BOX.pad, at);
   }
   context.fillStyle = colours.muted;
   context.font = `11px ${MONO}`;
@@ -183,21 +176,13 @@ function drawBox(context, box, { bitmap, shape, note, colours }) {
 function drawBlock(context, block, isOpen, colours) {
   context.fillStyle = isOpen ? colours.accent : colours.sunk;
   context.fillRect(block.x, block.y, block.width, block.height);
-  context.strokeStyle = isOpen ? colours.accent : colours.muted;
-  context.lineWidth = 1;
-  context.strokeRect(block.x + 0.5, block.y + 0.5, block.width - 1, block.height - 1);
+  frame(context, block.x + 0.5, block.y + 0.5, block.width - 1, block.height - 1, isOpen ? colours.accent : colours.muted);
   if (block.width < 14) return;
-  context.fillStyle = isOpen ? colours["accent-ink"] : colours.ink;
-  context.font = `12px ${SANS}`;
-  context.textAlign = "center";
-  context.textBaseline = "middle";
-  context.fillText(String(block.layer), block.x + block.width / 2, block.y + block.height / 2);
+  const ink = isOpen ? colours["accent-ink"] : colours.ink;
+  write(context, String(block.layer), block.x + block.width / 2, block.y + block.height / 2, ink, { align: "center" });
 }
 
-const drawWires = (context, wires, colours) =>
-  wires.forEach((wire) => drawWire(context, wire, colours, wire.isStream ? 5 : 1.75));
-
-function drawWire(context, { tone, path, isStream, isUp, isDown, isBent }, colours, lineWidth) {
+function drawWire(context, { tone, path, isStream, isUp, isDown, isBent }, colours, lineWidth = 1.75) {
   const colour = isStream ? colours.glow : tone === "ink" ? colours.muted : colours[tone];
   const [[x, y]] = path;
   const [toX, toY] = path.at(-1);
@@ -229,27 +214,10 @@ function drawArrow(context, x, y, [right, down]) {
 }
 
 function drawPlus(context, { x, y }, colours) {
-  context.fillStyle = colours.raised;
-  context.strokeStyle = colours.ink;
-  context.lineWidth = 1.5;
-  context.beginPath();
-  context.arc(x, y, 10, 0, 2 * Math.PI);
-  context.fill();
-  context.stroke();
-  context.beginPath();
-  context.moveTo(x - 5, y);
-  context.lineTo(x + 5, y);
-  context.moveTo(x, y - 5);
-  context.lineTo(x, y + 5);
-  context.stroke();
-}
-
-function drawTitles(context, titles, colours) {
-  context.textAlign = "left";
-  context.textBaseline = "middle";
-  context.font = `600 13px ${SANS}`;
-  context.fillStyle = colours.ink;
-  for (const [text, x, y] of titles) context.fillText(text, x, y);
+  dot(context, x, y, 10, colours.raised);
+  ring(context, x, y, 10, colours.ink, 1.5);
+  line(context, [[x - 5, y], [x + 5, y]], colours.ink, 1.5);
+  line(context, [[x, y - 5], [x, y + 5]], colours.ink, 1.5);
 }
 
 /** "0.123", or "masked" for a value that is not finite. */

@@ -32,18 +32,10 @@ function encoderOutput(capabilities, onWire) {
   const last = capabilities.stacks.encoder.num_layers - 1;
   const own = pointsOf(capabilities, "encoder", last);
   const point = own.get("ln_final.hook_out") ?? own.get("hook_resid_post");
-  const how = [
-    bareName(point) === "hook_resid_post" ? `after its block ${last}` : `${NORMS[capabilities.stacks.encoder.norm]}(x)`,
-  ];
+  const isState = bareName(point) === "hook_resid_post";
   return {
-    id: "encoder",
-    title: "encoder out",
-    how,
-    tone: "key",
-    point,
-    full: onWire(point, last),
-    scale: null,
-    isEncoderOutput: true,
+    id: "encoder", title: "encoder out", tone: "key", point, full: onWire(point, last), scale: null, isEncoderOutput: true,
+    how: [isState ? `after its block ${last}` : `${NORMS[capabilities.stacks.encoder.norm]}(x)`],
     about: "The encoder's output: the decoder's keys and values are computed from it.",
   };
 }

@@ -54,15 +54,9 @@ export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
     const arrays = Object.assign({}, ...answers.map((answer) => answer.entry?.arrays));
     const found = nodes.filter((node) => node.full in arrays);
     const isDifference = answers.some((answer) => answer.entry?.isDifference);
-    return [
-      new Map(
-        found.map((node) => [
-          node.id,
-          { values: arrays[node.full].data, kind: kindOf(node, isDifference) },
-        ]),
-      ),
-      new Map(found.filter((node) => !isDifference && node.scale in arrays).map((node) => [node.id, arrays[node.scale].data[0]])),
-    ];
+    const strips = found.map((node) => [node.id, { values: arrays[node.full].data, kind: kindOf(node, isDifference) }]);
+    const normed = found.filter((node) => !isDifference && node.scale in arrays);
+    return [new Map(strips), new Map(normed.map((node) => [node.id, arrays[node.scale].data[0]]))];
   }, [nodes, ...answers.map((answer) => answer.entry)]);
   const failed = answers.find((answer) => answer.error);
   return {
