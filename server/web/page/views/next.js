@@ -7,7 +7,7 @@ import { textOf } from "../core/texts.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Slider, Temperature, TopK, TopP } from "../parts/slider.js";
 import { Term } from "../parts/term.js";
-import { CopyMenu } from "../parts/tools.js";
+import { Card } from "../parts/tools.js";
 import { Curve } from "./next/curve.js";
 import { Difference } from "./next/difference.js";
 import { filtersOf } from "./next/distribution.js";
@@ -55,12 +55,11 @@ function Row({ row, drawn, body }) {
   const found = useFound(row);
   const { force, problem, note } = useForce(row);
   return html`<div class="next">
-    <section class="card">
-      <header><h2>The distribution</h2><${CopyMenu} route="v1/next" body=${body} /></header>
+    <${Card} title="The distribution" copy=${{ route: "v1/next", body }}>
       <${Sentence} row=${row} drawn=${drawn} />
       <${Controls} selection=${selection} />
       <${Numbers} row=${row} drawn=${drawn} />
-    </section>
+    <//>
     <${Problem} error=${problem} isAction />
     ${note && html`<p class="hint" role="status">${note}</p>`}
     <div class="columns">

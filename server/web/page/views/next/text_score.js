@@ -7,7 +7,7 @@ import { extent, format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Answer } from "../../parts/problem.js";
 import { Tokens } from "../../parts/tokens.js";
-import { CopyMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 
 export function TextScore() {
   const selection = useSelection();
@@ -19,14 +19,13 @@ export function TextScore() {
   const { tokens } = useTokens(text); // decoded with the text around them
   const logprobs = answer.data?.choices[0].logprobs;
   const names = !answer.isStale && tokens.length === logprobs?.tokens.length ? tokens : logprobs?.tokens;
-  return html`<section class="card text-score">
-    <header><h2>The text, as the model expected it${difference && `: ${difference}`}</h2>
-      <${CopyMenu} route="v1/completions" body=${body} /></header>
+  return html`<${Card} class="text-score" title=${`The text, as the model expected it${difference && `: ${difference}`}`}
+      copy=${{ route: "v1/completions", body }}>
     <${Answer} answer=${other && !first.data ? first : answer}>${() => other
       ? html`<${Changed} tokens=${names} values=${[first, answer].map(({ data }) => data.choices[0].logprobs.token_logprobs)}
           query=${query} />`
       : html`<${Score} tokens=${names} values=${logprobs.token_logprobs} query=${query} />`}<//>
-  </section>`;
+  <//>`;
 }
 
 const bodyOf = ({ input: prompt, ...rest }) => ({ prompt, ...rest, max_tokens: 0, echo: true, logprobs: 0 });
