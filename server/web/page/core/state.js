@@ -3,28 +3,15 @@ import { saved } from "./place.js";
 import { seenOf, showsSecond } from "./seen.js";
 import { Store, useStore } from "./store.js";
 
-const text = (initial) => ({ initial, read: (raw) => raw, write: (value) => value });
-const integer = (initial) => ({
-  initial,
-  read: (raw) => (/^-?\d{1,9}$/.test(raw) ? Number(raw) : initial),
-  write: String,
-});
-const positive = (initial) => ({
-  initial,
-  read: (raw) => (/^[1-9]\d{0,8}$/.test(raw) ? Number(raw) : initial),
-  write: String,
-});
-const number = (initial, low, high) => ({
-  initial,
-  read: (raw) => (raw !== "" && Number.isFinite(Number(raw)) ? Math.min(high, Math.max(low, Number(raw))) : initial),
-  write: String,
-});
-const choice = (...values) => ({
-  initial: values[0],
-  read: (raw) => (values.includes(raw) ? raw : values[0]),
-  write: (value) => value,
-});
-const flag = (initial) => ({ initial, read: (raw) => raw === "1", write: (value) => (value ? "1" : "0") });
+/** A field: its initial value, read(raw) from the address, and write(value) for it. */
+const field = (initial, read, write = String) => ({ initial, read, write });
+const text = (initial) => field(initial, (raw) => raw);
+const integer = (initial) => field(initial, (raw) => (/^-?\d{1,9}$/.test(raw) ? Number(raw) : initial));
+const positive = (initial) => field(initial, (raw) => (/^[1-9]\d{0,8}$/.test(raw) ? Number(raw) : initial));
+const number = (initial, low, high) => field(initial, (raw) =>
+  (raw !== "" && Number.isFinite(Number(raw)) ? Math.min(high, Math.max(low, Number(raw))) : initial));
+const choice = (...values) => field(values[0], (raw) => (values.includes(raw) ? raw : values[0]));
+const flag = (initial) => field(initial, (raw) => raw === "1", (value) => (value ? "1" : "0"));
 
 // All fields of the state: shared ones first, then those of each view, named view_option.
 const FIELDS = {
@@ -129,7 +116,6 @@ const FIELDS = {
   lesson_step: integer(1),
 };
 
-/** The initial state of a page opened without a view in its address. */
 export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
 
 /**
