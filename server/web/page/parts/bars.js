@@ -3,9 +3,9 @@ import { classes, html } from "../core/html.js";
 import { format } from "../core/numbers.js";
 
 /**
- * rows: [{name, value, note, title, isOn}]; with values of both signs, bars grow both ways from a common 0. columns:
- * heads of the table, [what, value, note]. largest: the value of a full bar (default: the largest one).
- * onPick(index): a click in a row, or its button. write(value): formats a number.
+ * rows: [{name, value, note, title, isOn}]; with both signs, bars grow both ways from a common 0. columns: heads of the
+ * table, [what, value, note]. largest: the value of a full bar (default: the largest one). onPick(index): a click in a
+ * row.
  */
 export function Bars({ rows, columns, caption, largest, onPick, write = format }) {
   const values = rows.map((row) => row.value);

@@ -24,6 +24,5 @@ export function Select({ label, options, onPick, ...more }) {
     html`<option value=${value}>${name}</option>`)}</select></label>`;
 }
 
-/** The list of a field of the state. */
 export const FieldSelect = ({ field, ...more }) =>
   html`<${Select} value=${useSelection()[field]} onPick=${(value) => select({ [field]: value })} ...${more} />`;

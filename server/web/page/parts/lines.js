@@ -65,7 +65,6 @@ export function Lines(props) {
   </div>`;
 }
 
-/** A line in words: its first, last and largest value. */
 function inWords({ name, values }, points, write) {
   const [best = 0] = largest(values, 1);
   const ends = `from ${write(values[0])} at ${points[0]} to ${write(values.at(-1))} at ${points.at(-1)}`;

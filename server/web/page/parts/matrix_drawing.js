@@ -13,10 +13,7 @@ const MOST_DECIMALS = 2;
 const MOST_DOTS = 20000; // cells; more are drawn as squares
 const LARGEST_DOT = 0.94; // of a cell
 
-/**
- * Draw cells, frame, names and titles; at: see useLayout; inks: CSS colours; marks: text and marks in cells (see
- * Matrix).
- */
+/** at: see useLayout; inks: CSS colours; marks: text and marks in cells (see Matrix). */
 export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, rowTitle, columnTitle, inks, marks }) {
   const { left, top, cell, tall } = at;
   const [width, height] = [cell * seen.columns, tall * seen.rows];
@@ -74,7 +71,6 @@ function drawDots(context, { values, range, canvas }, seen, at, { mode, colours 
   }
 }
 
-/** Hatch each cell whose number has no effect. */
 function strike(context, seen, at, { isStruck, colours }) {
   forSeen({ columns: 0 }, seen, at, (row, column, index, x, y) => {
     if (isStruck(row, column)) drawHatching(context, x, y, at.cell, at.tall, colours.raised);

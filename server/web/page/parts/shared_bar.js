@@ -24,7 +24,6 @@ const EXAMPLES = [
 const WITHOUT_TEXT = new Set(["chat", "embeddings", "server"]);
 const WITH_HEAD = new Set(["attention", "journey", "why", "contributions", "motion", "heads", "flow"]);
 
-/** The bar above every view of the shared text. */
 export function SharedBar({ view }) {
   const { kind } = useCapabilities();
   const hasHead = WITH_HEAD.has(view.id);
@@ -40,7 +39,6 @@ export function SharedBar({ view }) {
   </section>`;
 }
 
-/** The bar in one line, on a phone: the current selection; a click opens the bar. */
 function Fold({ isOpen, onTurn, hasHead }) {
   const { text } = useSelection();
   const { layer, head } = useHead();
@@ -52,7 +50,6 @@ function Fold({ isOpen, onTurn, hasHead }) {
 const WRITING = "The decoder reads… the model is writing it";
 const WRITTEN = "The decoder reads (empty: the model's answer)";
 
-/** The shared text (for an encoder-decoder both texts), and example texts. */
 function TextFields({ isPair }) {
   const { text, decoder } = useSelection();
   const writing = useDecoderText();
@@ -71,8 +68,8 @@ function TextFields({ isPair }) {
 }
 
 /**
- * A text that is committed a moment after the last key, or at once with Enter or when the field loses focus;
- * keepsLines: Enter starts a line.
+ * A text that is committed a moment after the last key, by Enter or when the field loses focus; keepsLines: Enter
+ * starts a line.
  */
 export function DelayedText({ label, value, onText, rows = 2, keepsLines = false }) {
   const { text, write, take } = useDraft(value, onText);
@@ -121,7 +118,6 @@ function TooLong({ text, offsets }) {
 /** The first characters of a text, counted like the server (code points). */
 const cut = (text, count) => Array.from(text).slice(0, count).join("");
 
-/** Selects part, layer and head, with keys too. */
 export function HeadPicker() {
   const { parts } = useCapabilities().attention;
   const { part, layer, head, numLayers, numHeads } = useHead();

@@ -6,13 +6,14 @@ import { ticksOf } from "./lines.js";
 import { Picture, usePointed } from "./picture.js";
 
 const MARGIN = { left: 46, right: 8, top: 14 };
+const HEIGHT = 270; // with the least space for names
 const FOOT = { least: 74, most: 130 }; // space for the names
 const MOST_TOLD = 5; // parts, in words
 const NAMES = { size: 11, family: MONO, align: "right" };
 const LETTER = 6.7; // its width in pixels
 
 /** steps: [{name, value, ...}]; total: {name, value}, their sum; onPick(step): a click on a bar. Bars below 0 are hollow. */
-export function Waterfall({ steps, total, label, height = 270, onPick, handle }) {
+export function Waterfall({ steps, total, label, onPick, handle }) {
   const bars = barsOf(steps, total);
   const pick = onPick && ((index) => index < steps.length && onPick(steps[index]));
   const { at, point, onKey } = usePointed(bars.length, { onPick: pick });
@@ -43,7 +44,7 @@ export function Waterfall({ steps, total, label, height = 270, onPick, handle })
   const told = largest(steps.map(({ value }) => Math.abs(value)), MOST_TOLD);
   const parts = told.map((index) => `${steps[index].name} ${format(steps[index].value)}`).join(", ");
   const summary = `${total.name}: ${format(total.value)}. Largest parts: ${parts}.`;
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height + foot - FOOT.least} label=${label} summary=${summary}
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT + foot - FOOT.least} label=${label} summary=${summary}
     handle=${handle} onPick=${pick && (() => at !== null && pick(at))} onKey=${onKey}
     readout=${bar ? `${bar.name}: ${format(bar.value)}${bar.isTotal ? "" : `, sum so far ${format(bar.to)}`}` : ""}
     tipAt=${(width) => ({ x: MARGIN.left + ((at ?? 0) + 0.5) * place(width), y: MARGIN.top })}
