@@ -1,8 +1,8 @@
 // The sizes of the parameters, the geometry of a matrix's vectors, and the circuits of a head.
 import { useJson, useLook } from "../core/fetching.js";
-import { html, useMemo, useRef } from "../core/html.js";
+import { html, useMemo } from "../core/html.js";
 import { clamp, lackOf, stackAt, useCapabilities, useHead } from "../core/model.js";
-import { format, grouped, percent } from "../core/numbers.js";
+import { format, grouped, indices, percent } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { FieldChoices, Select } from "../parts/choices.js";
 import { Lines } from "../parts/lines.js";
@@ -44,13 +44,12 @@ function Census() {
   const { model } = useCapabilities();
   const route = `v1/models/${encodeURIComponent(model)}/parameters`;
   const answer = useJson(route);
-  const picture = useRef(null);
   return html`<${Card} title="Where the parameters are" copy=${{ route }}
-      save=${answer.data && { picture, name: "parameters", arrays: savedCensus(answer.data) }}>
+      save=${answer.data && { name: "parameters", arrays: savedCensus(answer.data) }}>
     <${Answer} answer=${answer}>${(census) => html`
       <p><b>${grouped(census.total)}</b> <${Term} of="parameter">parameters<//>, each storage counted
         once${census.tied ? "; the unembedding is the token table again, so it adds nothing" : ""}. Areas are shares.</p>
-      <${Treemap} rows=${census.rows} total=${census.total} handle=${picture} />
+      <${Treemap} rows=${census.rows} total=${census.total} />
       <details aria-label="Parameters in a table"><summary>As a table</summary>
       <${Table} aria-label="Parameters by component"
         names=${["component", "weight", "shape", "count", "parameters", "share", "of matrices"]}
@@ -62,16 +61,15 @@ function Census() {
 
 function savedCensus({ rows }) {
   const columns = ["count", "parameters", "share"];
-  const data = Float64Array.from(rows.flatMap((row) => columns.map((name) => row[name])));
-  return [{ label: "table", array: { data, shape: [rows.length, columns.length] }, columns,
+  return [{ label: "table", lists: rows.map((row) => columns.map((name) => row[name])), columns,
     rows: rows.map(({ component, weight, shape }) => `${component} ${weight} ${shape.join(" × ")}`) }];
 }
 
 const TABLE = { value: "", label: "W_E, the token table" };
 
 /**
- * [{value, label, stack}] of the matrices that the model may have: their names for /geometry, and the stack for the
- * layers {layer}. The server reports missing ones.
+ * [{value, label, stack}] of the matrices that the model may have: their names for /geometry, {layer} in them, and the
+ * stack.
  */
 function matricesOf(capabilities) {
   const names = [];
@@ -97,9 +95,8 @@ function Geometry() {
   const query = new URLSearchParams({ matrix, axis: selection.weights_axis });
   const route = `v1/models/${encodeURIComponent(capabilities.model)}/geometry?${query}`;
   const answer = useJson(route);
-  const picture = useRef(null);
   return html`<${Card} title="How the vectors of a matrix relate to each other" copy=${{ route }}
-      save=${answer.data && { picture, name: "cosines", arrays: savedCosines(answer.data.data[0]) }}>
+      save=${answer.data && { name: "cosines", arrays: savedCosines(answer.data.data[0]) }}>
     <div class="toolbar">
       <${Select} label="Matrix" value=${name} options=${choices.map(({ value, label }) => [value, label])}
         onPick=${(weights_matrix) => select({ weights_matrix })} />
@@ -107,11 +104,11 @@ function Geometry() {
         onPick=${(value) => select({ layer: value })} />`}
       <${FieldChoices} field="weights_axis" label="Vectors" choices=${[["rows", "rows"], ["columns", "columns"]]} />
     </div>
-    <${Answer} answer=${answer}>${({ data: [entry] }) => html`<${GeometryResult} entry=${entry} handle=${picture} />`}<//>
+    <${Answer} answer=${answer}>${({ data: [entry] }) => html`<${GeometryResult} entry=${entry} />`}<//>
   <//>`;
 }
 
-function GeometryResult({ entry, handle }) {
+function GeometryResult({ entry }) {
   const { cosines, baseline, spectrum } = entry;
   const facts = [
     ["cosines' spread (std)", format(cosines.std), `random directions: 1/√${entry.dimension} = ${format(baseline.std)}`],
@@ -128,7 +125,7 @@ function GeometryResult({ entry, handle }) {
     (${entry.axis} of <code>${entry.matrix}</code>, ${entry.shape.map(grouped).join(" × ")}),${" "}
       ${grouped(entry.num_compared)} pairs compared${entry.sampled ? ", drawn at random" : ", all there are"}. The
       nearer to orthogonal, the more directions a space can keep apart.</p>
-    <${CosineHistogram} counts=${entry.arrays.histogram.data} dimension=${entry.dimension} handle=${handle} />
+    <${CosineHistogram} counts=${entry.arrays.histogram.data} dimension=${entry.dimension} />
     <${Table} aria-label="Figures of the cosines"
       rows=${facts.map(([name, value, note]) => [name, value, html`<td class="hint">${note}</td>`])} />`;
 }
@@ -139,17 +136,16 @@ function Circuits() {
   const width = stackAt(stack, layer).head_dim;
   const body = { part, layers: layer, heads: head };
   const answer = useLook(lack ? null : "v1/circuits", body);
-  const picture = useRef(null);
   if (lack) return html`<${Card} title="A head's circuits"><p class="lack">${lack}</p><//>`;
   return html`<${Card} title=${`A head's circuits: layer ${layer}, head ${head}`} copy=${{ route: "v1/circuits", body }}
-      save=${answer.entry && { picture, name: "circuits", arrays: savedSpectra(answer.entry) }}>
+      save=${answer.entry && { name: "circuits", arrays: savedSpectra(answer.entry) }}>
     <${HeadPicker} />
     <p>A head has two <${Term} of="circuit">circuits<//>: W<sub>Q</sub>W<sub>K</sub>ᵀ for the words that it looks at,
       and W<sub>V</sub>W<sub>O</sub> for the content that it moves. Each is a
       matrix of ${stack.hidden_size} × ${stack.hidden_size}, but passes through ${width} numbers, so its rank is at most
       ${" "}${width}: its${" "}
       <${Term} of="singular value">singular values<//> show how it uses them.</p>
-    <${Answer} answer=${answer}>${([entry]) => html`<${Spectra} entry=${entry} handle=${picture} />`}<//>
+    <${Answer} answer=${answer}>${([entry]) => html`<${Spectra} entry=${entry} />`}<//>
   <//>`;
 }
 
@@ -157,18 +153,14 @@ const CIRCUITS = { ov: "W_V W_O", qk: "W_Q W_Kᵀ" };
 
 const singularValues = (entry, name) => Array.from(entry.arrays[`${name}.singular_values`].data);
 
-function savedSpectra(entry) {
-  const names = Object.keys(CIRCUITS);
-  const data = Float32Array.from(names.flatMap((name) => singularValues(entry, name)));
-  return [{ label: "singular values", array: { data, shape: [names.length, data.length / names.length] },
-    rows: Object.values(CIRCUITS) }];
-}
+const savedSpectra = (entry) => [{ label: "singular values", rows: Object.values(CIRCUITS),
+  lists: Object.keys(CIRCUITS).map((name) => singularValues(entry, name)) }];
 
-function Spectra({ entry, handle }) {
+function Spectra({ entry }) {
   const series = useMemo(() => Object.entries(CIRCUITS).map(([name, title]) => {
     const rank = format(entry.arrays[`${name}.effective_rank`].data[0], 3);
     return { name: `${title}, effective rank ${rank}`, values: singularValues(entry, name) };
   }), [entry]);
-  return html`<${Lines} series=${series} points=${series[0].values.map((_, i) => String(i + 1))}
-    title="singular value, by size" low=${0} handle=${handle} label="Singular values of the head's two circuits" />`;
+  return html`<${Lines} series=${series} points=${indices(series[0].values.length, 1)}
+    title="singular value, by size" low=${0} label="Singular values of the head's two circuits" />`;
 }

@@ -28,7 +28,7 @@ function drawDots(context, { width, colours }, places, { ends: [left, right, low
 }
 
 /** values: [across, up]; tokens: the words; pair: the numbers of the neurons. */
-export function Dots({ values: [across, up], tokens, pair, handle }) {
+export function Dots({ values: [across, up], tokens, pair }) {
   const identity = JSON.stringify([across, up, pair]);
   const ends = [...rangeOf(across), ...rangeOf(up)];
   const placesOf = useCallback(
@@ -44,6 +44,6 @@ export function Dots({ values: [across, up], tokens, pair, handle }) {
   const draw = useCallback((context, size, places) => drawDots(context, size, places, { ends, pair }), [identity]);
   const said = (i) => `“${shownToken(tokens[i] ?? "")}” (${i}): ${format(across[i])}, ${format(up[i])}`;
   return html`<${Points} placesOf=${placesOf} count=${across.length} draw=${draw} reach=${REACH} describe=${said} height=${HEIGHT}
-    handle=${handle} label=${`Neuron ${pair[0]} against neuron ${pair[1]}, a dot for each word`}
+    label=${`Neuron ${pair[0]} against neuron ${pair[1]}, a dot for each word`}
     summary=${across.slice(0, 12).map((_, i) => said(i)).join("; ")} />`;
 }

@@ -16,25 +16,24 @@ function randomShares(bins, dimension) {
   return density.map((value) => value / sum);
 }
 
-/** The counts of an answer's histogram, and the expected counts for the same number of pairs of random directions. */
 export function savedCosines({ arrays, dimension }) {
   const counts = Array.from(arrays.histogram.data);
   const total = counts.reduce((sum, count) => sum + count, 0);
   const random = randomShares(counts.length, dimension);
   return [{ label: "pairs by cosine", columns: ["pairs", "of random directions"],
-    array: { data: Float64Array.from(counts.flatMap((count, bin) => [count, random[bin] * total])), shape: [counts.length, 2] },
+    lists: counts.map((count, bin) => [count, random[bin] * total]),
     rows: counts.map((_, bin) => `from ${(-1 + (2 * bin) / counts.length).toFixed(4)}`) }];
 }
 
 /** counts: of equal bins from -1 to 1; dimension: of the vectors. */
-export function CosineHistogram({ counts, dimension, handle }) {
+export function CosineHistogram({ counts, dimension }) {
   const random = useMemo(() => randomShares(counts.length, dimension), [counts, dimension]);
   const total = counts.reduce((sum, count) => sum + count, 0) || 1;
   const expected = useMemo(() => random.map((share) => share * total), [random, total]);
   const describe = (bin, range) =>
     `${range}: ${grouped(counts[bin])} pairs, ${percent(counts[bin] / total, 3)}; random: ${percent(random[bin], 3)}`;
   return html`<${Histogram} counts=${counts} low=${-1} high=${1} expected=${expected} ticks=${[-0.5, 0, 0.5]} describe=${describe}
-      height=${240} handle=${handle} label="Histogram of the cosines between the vectors, with the curve of random directions" />
+      height=${240} label="Histogram of the cosines between the vectors, with the curve of random directions" />
     <ul class="legend"><li><b class="accent">▮</b> cosines of this matrix</li><li><b>━</b> random directions
       in ${dimension} dimensions, spread 1/√${dimension}</li></ul>`;
 }

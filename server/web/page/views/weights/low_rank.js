@@ -1,8 +1,8 @@
 // A head's output circuit as three pictures: value-down, value-up, and the large matrix that is their product.
 import { useLook } from "../../core/fetching.js";
 import { html, useCallback, useMemo, useRef } from "../../core/html.js";
-import { stackAt, useHead } from "../../core/model.js";
-import { format, grouped } from "../../core/numbers.js";
+import { useHead } from "../../core/model.js";
+import { format, grouped, indices } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { Lines } from "../../parts/lines.js";
@@ -12,16 +12,14 @@ import { Picture } from "../../parts/picture.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
 import { Term } from "../../parts/term.js";
-import { useLackOfWeights, usePrefix, useWeight, WeightCard } from "./asks.js";
+import { useLackOfWeights, useWeight, WeightCard } from "./asks.js";
 
 const MOST = 384; // rows and columns of the product that is drawn; of a larger one every n-th
 
 export function LowRank() {
   const lack = useLackOfWeights();
-  const { part, stack, layer, head, numHeads } = useHead();
-  const prefix = usePrefix();
+  const { part, prefix, layer, head, keyHead } = useHead();
   const owner = `${prefix}blocks.${layer}.${part === "cross" ? "cross_attn" : "attn"}`;
-  const keyHead = Math.floor(head / (numHeads / (stackAt(stack, layer).num_kv_heads ?? numHeads)));
   const down = useWeight(lack ? null : `${owner}.W_V`, { head: keyHead });
   const up = useWeight(lack ? null : `${owner}.W_O`, { head });
   const body = { part, layers: layer, heads: head };
@@ -72,7 +70,6 @@ function Told({ down, up, product, handle }) {
     ${product.step > 1 && html`<p class="hint">Of every ${product.step} rows and columns of the product, one is drawn.</p>`}`;
 }
 
-/** The three matrices side by side, with numbers of equal width; on narrow screens all are smaller. */
 function Three({ down, up, product, handle }) {
   const mode = useStore(theme);
   const [rows, width] = down.shape;
@@ -103,6 +100,6 @@ function Spectrum({ entry, size }) {
   return html`<p>Singular values measure the strength of each direction of the head. There are ${values.length}; the
       other ${size ? grouped(size - values.length) : ""} of a full matrix are 0. <${Term} of="effective rank">Effective rank<//>${" "}
       <b>${format(rank, 3)}</b>: as spread out as ${format(rank, 3)} equal values.</p>
-    <${Lines} series=${[{ name: "W_V W_O", values }]} points=${values.map((_, i) => String(i + 1))} title="singular value, by size"
+    <${Lines} series=${[{ name: "W_V W_O", values }]} points=${indices(values.length, 1)} title="singular value, by size"
       low=${0} label="Singular values of value down times value up" />`;
 }

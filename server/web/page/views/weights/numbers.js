@@ -1,7 +1,7 @@
 // Any weight as a grid of its numbers: a small one completely, else a movable window of it.
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo, useState } from "../../core/html.js";
 import { clamp, useHead } from "../../core/model.js";
-import { format, grouped } from "../../core/numbers.js";
+import { format, grouped, indices } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Select } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
@@ -14,7 +14,6 @@ const MOST_ROWS = 32; // of a window: cells in which a number fits
 const MOST_COLUMNS = 32;
 const AROUND = 4; // cells on each side of the chosen one, as exact numbers
 
-const indices = (first, count) => Array.from({ length: count }, (_, i) => String(first + i));
 const patternOf = (name) => name.replace(/(^|\.)blocks\.\d+\./, "$1blocks.{layer}.");
 
 /** The weights of one layer, and those outside the blocks. */
@@ -41,11 +40,10 @@ function Chosen({ list }) {
   const seen = windowOf(shape, selection);
   const options = { ...(isOfHeads ? { head } : {}), ...(seen.isAll ? {} : { rows: seen.rows, columns: seen.columns }) };
   const answer = useWeight(weight.name, options);
-  const picture = useRef(null);
-  const names = { rows: indices(seen.row, seen.numRows), columns: indices(seen.column, seen.numColumns) };
+  const names = { rows: indices(seen.numRows, seen.row), columns: indices(seen.numColumns, seen.column) };
   const saved = answer.array && [{ label: "numbers", array: answer.array, ...(shape.length > 1 ? names : {}) }];
   return html`<${WeightCard} title=${`The numbers of ${weight.name}`} copy=${{ route: answer.route }}
-      save=${saved && { picture, name: weight.name, arrays: saved }}>
+      save=${saved && { name: weight.name, arrays: saved }}>
     <div class="toolbar">
       <${Select} label="Weight" value=${patternOf(weight.name)}
         options=${there.map(({ name }) => [patternOf(name), name.replace(/blocks\.\d+\./, "")])}
@@ -56,7 +54,7 @@ function Chosen({ list }) {
     <${About} weight=${weight} head=${head} group=${group} shape=${shape} />
     ${!seen.isAll && html`<${Window} seen=${seen} shape=${shape} />`}
     <${Answer} answer=${answer}>${() => html`<${Grid} answer=${answer} seen=${seen} names=${names} weight=${weight}
-      handle=${picture} />`}<//>
+      />`}<//>
   <//>`;
 }
 
@@ -83,7 +81,6 @@ function About({ weight, head, group, shape }) {
     The server keeps them as ${stored}; here they are as the network uses them.${tied ? ` They are ${tied}'s own, turned.` : ""}</p>`;
 }
 
-/** The place of the window, and buttons that move it by its own size. */
 function Window({ seen, shape }) {
   const sides = [["row", "weights_row", seen.row, seen.numRows, shape[0]],
     ["column", "weights_column", seen.column, seen.numColumns, shape[1]]];
@@ -96,7 +93,7 @@ function Window({ seen, shape }) {
         >next ${size} ${name}s</button><span class="hint">of ${grouped(count)}</span>`)}</div>`;
 }
 
-function Grid({ answer, seen, names, weight, handle }) {
+function Grid({ answer, seen, names, weight }) {
   const [chosen, setChosen] = useState({ row: 0, column: 0 });
   const [hovered, setHovered] = useState(null);
   const { data } = answer.array;
@@ -110,16 +107,15 @@ function Grid({ answer, seen, names, weight, handle }) {
   return html`<${ColourScale} ...${scale} />
     <${Matrix} values=${data} rowNames=${names.rows} columnNames=${names.columns} rowTitle=${rowTitle}
       columnTitle=${columnTitle} kind="diverging" selected=${chosen} hovered=${hovered} onHover=${setHovered}
-      onPick=${setChosen} describe=${describe} handle=${handle} label=${`The numbers of ${weight.name}`} />
+      onPick=${setChosen} describe=${describe} label=${`The numbers of ${weight.name}`} />
     <${Cells} seen=${seen} names=${names} at=${at} chosen=${hovered ?? chosen} />`;
 }
 
-/** The numbers around the selected cell, as text. */
 function Cells({ seen, names, at, chosen }) {
   const from = (place, count) => Math.max(0, Math.min(place - AROUND, count - 2 * AROUND - 1));
   const [row, column] = [from(chosen.row, seen.numRows), from(chosen.column, seen.numColumns)];
-  const rows = indices(row, Math.min(seen.numRows, 2 * AROUND + 1)).map(Number);
-  const columns = indices(column, Math.min(seen.numColumns, 2 * AROUND + 1)).map(Number);
+  const rows = indices(Math.min(seen.numRows, 2 * AROUND + 1), row).map(Number);
+  const columns = indices(Math.min(seen.numColumns, 2 * AROUND + 1), column).map(Number);
   return html`<${Scrolled} label="Exact numbers"><table class="cells" aria-label="The numbers around the chosen cell">
     <thead><tr><td></td>${columns.map((j) => html`<th scope="col">${names.columns[j]}</th>`)}</tr></thead>
     <tbody>${rows.map((i) => html`<tr><th scope="row">${names.rows[i]}</th>${columns.map((j) =>

@@ -1,5 +1,5 @@
 // The number of parameters of a model of any shape, by component: GPT-3, the served model, or typed sizes.
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo, useState } from "../../core/html.js";
 import { useHead, useCapabilities } from "../../core/model.js";
 import { bytes, grouped, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
@@ -57,14 +57,13 @@ export function Sizes() {
   const { weights_sizes: text } = useSelection();
   const { model, vocab_size } = useCapabilities();
   const { stack } = useHead();
-  const picture = useRef(null);
   const sizes = useMemo(() => readSizes(text), [text]);
   const { rows, total } = useMemo(() => partsOf(sizes), [sizes]);
   const served = [vocab_size, stack.hidden_size, stack.num_layers, stack.num_heads, stack.head_dim,
     stack.intermediate_size, stack.max_model_len ?? 0, stack.num_kv_heads, stack.gated_mlp ? 1 : 0];
   const set = (numbers, options) => select({ weights_sizes: numbers.join(",") }, options);
   const isIt = (numbers) => numbers.join() === sizes.join();
-  return html`<${Card} title="The size of any model" save=${{ picture, name: "sizes", arrays: savedParts(rows) }}>
+  return html`<${Card} title="The size of any model" save=${{ name: "sizes", arrays: savedParts(rows) }}>
     <p>A model is a list of matrices. Type the sizes of one and see where its parameters are: each line multiplies the
       sizes that it names.</p>
     <div class="toolbar">
@@ -76,7 +75,7 @@ export function Sizes() {
     <p class="total"><b>${grouped(total)}</b> parameters in all</p>
     <${Parts} rows=${rows} total=${total} />
     <${Treemap} rows=${rows.map((row) => ({ ...row, stack: "model", parameters: Number(row.parameters) }))}
-      total=${Number(total)} handle=${picture} height=${240} />
+      total=${Number(total)} height=${240} />
     <${Beside} sizes=${sizes} total=${total} />
   <//>`;
 }
@@ -103,7 +102,6 @@ function Parts({ rows, total }) {
     rows=${[...lines, ["in all", "", "", grouped(total), "100 %"]]} /><//>`;
 }
 
-/** Consequences of the sizes: memory, the numbers kept for a text, and the attention pattern of one text. */
 function Beside({ sizes, total }) {
   const [, model, layers, heads, head, , context, keyHeads] = sizes;
   const cache = 2 * layers * keyHeads * head * context;
@@ -118,8 +116,5 @@ function Beside({ sizes, total }) {
   </dl>`;
 }
 
-function savedParts(rows) {
-  const columns = ["parameters", "share"];
-  const data = Float64Array.from(rows.flatMap((row) => [Number(row.parameters), row.share]));
-  return [{ label: "table", array: { data, shape: [rows.length, 2] }, columns, rows: rows.map((row) => row.weight) }];
-}
+const savedParts = (rows) => [{ label: "table", columns: ["parameters", "share"], rows: rows.map(({ weight }) => weight),
+  lists: rows.map(({ parameters, share }) => [Number(parameters), share]) }];

@@ -44,7 +44,7 @@ const COLOURS = { embedding: "value", unembedding: "value", query: "query", key:
   gate: "accent", up: "accent", down: "accent" };
 
 /** rows: of the census; total: parameters in all. */
-export function Treemap({ rows, total, handle, height = 320 }) {
+export function Treemap({ rows, total, height = 320 }) {
   const items = useMemo(
     () => rows.filter((row) => !row.tied_to && row.parameters > 0).map((row) => ({ ...row, area: row.parameters })),
     [rows],
@@ -78,7 +78,7 @@ export function Treemap({ rows, total, handle, height = 320 }) {
   const find = (x, y) => boxes.current.findIndex((box) => x >= box.x && x < box.x + box.width && y >= box.y
     && y < box.y + box.height);
   const item = boxes.current[at]?.item;
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle} onKey=${onKey}
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} onKey=${onKey}
     label=${`Treemap of ${grouped(total)} parameters by component; the table below has the numbers`}
     onPoint=${(x, y) => point(x === null || find(x, y) < 0 ? null : find(x, y))}
     readout=${item ? said(item) : ""} tipAt=${() => middleOf(boxes.current[at])} />`;

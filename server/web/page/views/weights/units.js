@@ -1,6 +1,6 @@
 // Two neurons over a text: the relation of their activations, and their mutual information.
 import { useJson, useLook } from "../../core/fetching.js";
-import { html, useRef, useState } from "../../core/html.js";
+import { html, useState } from "../../core/html.js";
 import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
@@ -8,7 +8,7 @@ import { Field } from "../../parts/field.js";
 import { Answer } from "../../parts/problem.js";
 import { Table } from "../../parts/table.js";
 import { Card } from "../../parts/tools.js";
-import { LayerPicker, usePrefix } from "./asks.js";
+import { LayerPicker } from "./asks.js";
 import { Dots } from "./dots.js";
 
 const STRONGEST = 8;
@@ -17,8 +17,7 @@ const FIRST = 128; // neurons searched for an initial pair: few enough to be fas
 export function Units() {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const prefix = usePrefix();
-  const { stack, layer } = useHead({ ofAnyBlock: true });
+  const { prefix, stack, layer } = useHead({ ofAnyBlock: true });
   const name = `${prefix}blocks.${layer}.mlp.hook_post`;
   const there = capabilities.points.find((point) => point.name === name.replace(`.${layer}.`, ".{layer}."));
   const count = stack.layer_sizes?.[layer]?.intermediate_size ?? stack.intermediate_size;
@@ -31,11 +30,10 @@ export function Units() {
   const body = { ...input, point: name, units: chosen || first, num_strongest: 1 };
   const found = useJson(canAsk ? "v1/geometry" : null, body);
   const pair = chosen || (found.data?.data[0].arrays.strongest_pairs.data[0] ?? [0, 1]);
-  const picture = useRef(null);
   const values = trace.entry && canAsk && (chosen || found.data) ? valuesOf(trace.entry, name, pair) : null;
   const tokens = (selection.part === "encoder" ? trace.entry?.encoder_tokens : null) ?? trace.entry?.tokens ?? [];
   return html`<${Card} title=${`Two neurons of layer ${layer}`} copy=${{ route: "v1/geometry", body }}
-      save=${values && { picture, name: "two-neurons", arrays: savedPair(values, pair) }}>
+      save=${values && { name: "two-neurons", arrays: savedPair(values, pair) }}>
     <p>A neuron is one number of a block's MLP, h = w · x after its activation. Each dot is a word of the text: the one
       neuron's number to the right, the other's upwards. If the dots are near a line, each neuron predicts the
       other: their correlation ρ is far from 0. If the numbers were jointly normal, they would share −½ ln(1 − ρ²) nats, their mutual
@@ -44,12 +42,11 @@ export function Units() {
     ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, and their neurons are not available.</p>`}
     <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) =>
       html`<${Figures} entry=${entry} values=${values} tokens=${tokens} />`}<//>
-    ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} handle=${picture} />`}
+    ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} />`}
     ${canAsk && html`<${Strongest} input=${input} name=${name} />`}
   <//>`;
 }
 
-/** The two selected neurons, never equal. */
 function pairOf({ weights_unit: unit, weights_other: other }, count) {
   const [one, two] = [clamp(unit, count), clamp(other, count)];
   return [one, one === two ? (one + 1) % count : two];
@@ -57,15 +54,15 @@ function pairOf({ weights_unit: unit, weights_other: other }, count) {
 
 function Pick({ pair, count, isChosen }) {
   const [weights_unit, weights_other] = pair;
-  const take = (field) => (raw) => select({ weights_unit, weights_other, [field]: clamp(Math.trunc(Number(raw)) || 0, count) });
+  const number = (field, value) => html`<${Field} class="field-small" value=${value} inputmode="numeric"
+    onTake=${(raw) => select({ weights_unit, weights_other, [field]: clamp(Math.trunc(Number(raw)) || 0, count) })} />`;
   return html`<div class="toolbar"><${LayerPicker} />
-    <label>Neuron <${Field} class="field-small" value=${pair[0]} inputmode="numeric" onTake=${take("weights_unit")} /></label>
-    <label>and <${Field} class="field-small" value=${pair[1]} inputmode="numeric" onTake=${take("weights_other")} /></label>
+    <label>Neuron ${number("weights_unit", weights_unit)}</label>
+    <label>and ${number("weights_other", weights_other)}</label>
     <span class="hint">of ${grouped(count)}${isChosen ? "" : `: of the first ${Math.min(FIRST, count)}, the pair that goes together most`
     }</span></div>`;
 }
 
-/** [[of the one], [of the other]] by position. */
 function valuesOf(entry, name, pair) {
   const { data, shape } = entry.arrays[name];
   const width = shape.at(-1);
@@ -120,7 +117,4 @@ function Strongest({ input, name }) {
       format(arrays.strongest_correlations.data[i]), format(arrays.strongest_information.data[i])])} />`}<//>`;
 }
 
-function savedPair([across, up], pair) {
-  const data = Float64Array.from([...across, ...up]);
-  return [{ label: "numbers", array: { data, shape: [2, across.length] }, rows: pair.map((unit) => `neuron ${unit}`) }];
-}
+const savedPair = (lists, pair) => [{ label: "numbers", lists, rows: pair.map((unit) => `neuron ${unit}`) }];
