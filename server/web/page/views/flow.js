@@ -11,14 +11,14 @@ import { Problem, Progress } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
 import { Card } from "../parts/tools.js";
 import { Diagram, cellText, nodesOf } from "./flow/diagram.js";
-import { graphOf } from "./flow/named_graph.js";
+import { graphOf } from "./flow/graph.js";
 import { isOfEncoder, isOfKey, useNumbers } from "./flow/numbers.js";
 import { Opened } from "./flow/opened.js";
 
 export function View() {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { part, stack, layer, head, numLayers } = useHead({ ofAnyBlock: true });
+  const { part, stack, layer, head, keyHead, numLayers } = useHead({ ofAnyBlock: true });
   const stackName = part === "cross" ? "decoder" : part;
   const sequences = useSequences();
   const tokens = sequences[stackName];
@@ -28,6 +28,7 @@ export function View() {
     stack: stackAt(stack, layer),
     layer,
     head,
+    keyHead,
     tokens,
     encoderTokens: sequences.encoder,
     query: isReady ? clamp(selection.query, tokens.length) : null,
@@ -63,7 +64,6 @@ function shapeOf(node, { tokens, encoderTokens }) {
 
 function Block({ graph, numbers, place, isBusy }) {
   const { flow_open: open } = useSelection();
-  const picture = useRef(null);
   const panel = useRef(null);
   const wasPicked = useRef(false);
   const { strips, scales, body } = numbers;
@@ -88,16 +88,15 @@ function Block({ graph, numbers, place, isBusy }) {
   return html`<${Card} title=${`Block ${place.layer}, head ${place.head}${difference && `: ${difference}`}`}
       aside=${html`<${Select} label="Tensor" id="tensor" value=${node ? open : ""} options=${[["", "none open"], ...tensors]}
         onPick=${onOpen} />`}
-      copy=${body && { route: "v1/trace", body }} save=${{ picture, name: `block-${place.layer}` }}>
+      copy=${body && { route: "v1/trace", body }} save=${{ name: `block-${place.layer}` }}>
       <${Progress} active=${isBusy} />
       <${Diagram} graph=${graph} strips=${strips} shapes=${shapes} notes=${notes} layer=${place.layer} open=${open}
-        onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} handle=${picture} />
+        onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} />
     <//>
     <div ref=${panel}>${node && place.query !== null && html`<${Opened} key=${node.id} node=${node}
       place=${place} strips=${strips} scale=${scales.get(node.id)} />`}</div>`;
 }
 
-/** Content of the logits' box: the likeliest next token, if the model has a head. */
 function useNextToken({ stackName, query }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -114,7 +113,6 @@ function useNextToken({ stackName, query }) {
   }, [entry]);
 }
 
-/** The line under the picture: name, axes, shape; then the pointed number, or the vector's length. */
 function describeNode(node, cell, { strip, shape, scale, place }) {
   const position = isOfEncoder(node) ? place.encoderKey : isOfKey(node) ? place.key : place.query;
   const word = wordAt(isOfEncoder(node) ? place.encoderTokens : place.tokens, position);

@@ -5,7 +5,6 @@ import { wordsOf } from "./words.js";
 
 export const NORMS = { rmsnorm: "RMSNorm", layernorm: "LayerNorm" };
 
-/** The positions of a stack's norms. */
 export function placing(stack) {
   const placement = stack.norm_placement;
   return {
@@ -16,16 +15,13 @@ export function placing(stack) {
   };
 }
 
-/** The factor on a sublayer's output before it is added to the stream. */
 const factor = (stack) => stack.residual_scale !== 1 && `× ${format(stack.residual_scale, 4)}`;
 
-/** Steps that q and k pass between the projection and the scores. */
 function turning(stack, isCross) {
   if (isCross) return [];
   return [stack.qk_norm && "normed", stack.positions.includes("rotary") && "rotated"].filter(Boolean);
 }
 
-/** The steps from q·k to the scores in their order: scale, cap, bias, mask. */
 function scoreSteps(stack, window, isCross) {
   return [
     stack.attention_scale === 1 ? "q·k" : `q·k × ${format(stack.attention_scale, 4)}`,
@@ -134,7 +130,6 @@ const RECURRENCES = {
   ],
 };
 
-/** The band of the token mixer in a layer without attention. */
 export function recurrenceBand(stack, points, { start, end }) {
   const node = nodesOfStack(stack);
   const { norm } = placing(stack);
@@ -246,7 +241,6 @@ export function mlpBand(stack, points, { start, end, isParallel }) {
   return isParallel ? { ...band, start: null } : band;
 }
 
-/** The band of the per-layer token input: gated by the stream, and added last. */
 export function perLayerBand(stack, ends) {
   const node = nodesOfStack(stack);
   const act = stack.activation.replace("_tanh", "");
@@ -262,11 +256,9 @@ export function perLayerBand(stack, ends) {
   });
 }
 
-/** The band that computes the block's input from several streams. */
 export const streamsBand = (ends) => bandOf("Several streams: the block's input is a mixture of all of them", ends,
   { nodes: [], wires: [[ends.start.id, ends.end.id, "ink"]], adds: [], columns: 3 });
 
-/** An attention's band with a parallel low-rank path. */
 export function withLaurel(band, stack, points) {
   const node = nodesOfStack(stack)("hook_laurel_out", 2, band.rows, ["n + norm(n · W_left · W_right)"]);
   const from = points.has("ln1.hook_out") ? "ln1.hook_out" : band.start;

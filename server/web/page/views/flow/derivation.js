@@ -11,7 +11,6 @@ function dot(left, right) {
   return sum;
 }
 
-/** "‖x‖ = 5.1" for the available strips. */
 const lengths = (parts) =>
   parts
     .filter(([, strip]) => strip)
@@ -37,7 +36,6 @@ function normLine({ norm }, scale) {
   return [[`n = ${input} / ${format(scale)} × ${weights}`, `${format(scale)} is this word's ${what}`]];
 }
 
-/** The matrix products, with the shapes of their factors. */
 function productsOf(node, { stack, tokens, encoderTokens }) {
   const n = isOfEncoder(node) ? encoderTokens.length : tokens.length;
   const { hidden_size: d, num_heads: heads, num_kv_heads: keyHeads, head_dim: width, intermediate_size: neurons, experts } = stack;
@@ -62,7 +60,6 @@ function productsOf(node, { stack, tokens, encoderTokens }) {
   };
 }
 
-/** The sums, with their terms. */
 function sumsOf(stack, strips) {
   const of = (id) => strips.get(id);
   const before = of("hook_resid_mid_cross") ?? of("hook_resid_mid") ?? of("hook_resid_pre");
@@ -83,7 +80,6 @@ function sumsOf(stack, strips) {
   };
 }
 
-/** The terms of the block's last sum. */
 function lastSum(stack, before, attention, mlp, of) {
   if (stack.parallel_blocks) return ["x + attention + mlp", [["x", before], attention, mlp]];
   if (stack.altup) return ["x seen + w · (x mlp − x seen)", [["x mlp", of("hook_resid_mid_mlp")], ["x seen", of("hook_predicted")]]];
@@ -101,7 +97,6 @@ const pairOf = (name, { tokens, encoderTokens, query, key, encoderKey }) => {
   };
 };
 
-/** q·k of the chosen pair, times the scale, and the resulting score. */
 function scoreLines(name, place, strips) {
   const q = strips.get(`${name}.hook_rot_q`) ?? strips.get(`${name}.hook_q`);
   const k = strips.get(`${name}.hook_rot_k`) ?? strips.get(`${name}.hook_k`);
@@ -122,7 +117,6 @@ function scoreLines(name, place, strips) {
   ];
 }
 
-/** exp(score) over the sum of the row. */
 function patternLine(name, place, strips) {
   const scores = strips.get(`${name}.hook_attn_scores`);
   const pattern = strips.get(`${name}.hook_pattern`);

@@ -5,7 +5,7 @@ import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
 import { MONO, SANS, dot, frame, line, ring, write } from "../../parts/ink.js";
-import { fillFitted, Picture } from "../../parts/picture.js";
+import { fillFitted, Picture, STEPS } from "../../parts/picture.js";
 import { useMore } from "../../parts/scrolled.js";
 import { colourLimit } from "./histogram.js";
 import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
@@ -15,7 +15,7 @@ import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
  * of id to a text shown in place of a strip. layer: the open block; open: id of the open tensor. onOpen(id),
  * onLayer(layer), describe(node, cell).
  */
-export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onLayer, describe, handle }) {
+export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onLayer, describe }) {
   const [hovered, setHovered] = useState(null); // {id, index, cell} or {block}
   const mode = useStore(theme);
   const bitmaps = useMemo(() => new Map([...strips].map(([id, strip]) => [id, stripOf(strip, mode)])), [strips, mode]);
@@ -73,7 +73,7 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
   useMore(box);
   return html`<div class="flow-scroll" ref=${box}>
       <div class="flow-canvas" style=${{ minWidth: `${narrowest(graph.bands)}px` }}>
-        <${Picture} draw=${draw} overlay=${overlay} height=${(width) => layoutFor(Math.max(width, 1)).height} handle=${handle}
+        <${Picture} draw=${draw} overlay=${overlay} height=${(width) => layoutFor(Math.max(width, 1)).height}
           label="One block as a graph of tensors. Arrow keys walk the tensors, Enter opens one."
           tip=${hovered ? told : ""} keyTip=${told} tipAt=${(width) => middleOf(layoutFor(width).boxes[hovered?.index])}
           onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => pick(at(x, y, width))} onKey=${onKey} />
@@ -84,7 +84,6 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
 
 const middleOf = (box) => box && { x: box.x + box.width / 2, y: box.y };
 
-/** The marks of the open box and the pointed part, and the wires connected to them. */
 function drawMarks(context, { boxes, blocks, wires }, { hovered, open, colours }) {
   for (const box of boxes) if (box.node.id === open) outline(context, box, 3, colours.accent);
   if (hovered?.block !== undefined) outline(context, blocks[hovered.block], 2, colours.accent);
@@ -95,17 +94,14 @@ function drawMarks(context, { boxes, blocks, wires }, { hovered, open, colours }
   outline(context, box, 2, colours.accent);
 }
 
-/** All tensors of a graph, in the order of the pass. */
 export const nodesOf = ({ bands, ends: [before, behind] }) => [
   ...before,
   ...bands.flatMap((band) => band.nodes),
   ...behind,
 ];
 
-const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-
 /** The index of the nearest box in that direction; the same index if there is none. */
-function neighbour(boxes, index, [right, down]) {
+function neighbour(boxes, index, [down, right]) {
   if (index < 0) return 0;
   const centre = (box) => [box.x + box.width / 2, box.y + box.height / 2];
   const [x, y] = centre(boxes[index]);
@@ -128,7 +124,6 @@ export function rangeOf(values, kind, width) {
   return { low: -limit, high: limit };
 }
 
-/** The bitmap of a strip, with the cells of its grid. */
 function stripOf({ values, kind }, mode) {
   const count = values.length;
   const { columns, rows } = stripGrid(count);

@@ -25,9 +25,8 @@ export function statistics(values) {
 }
 
 /**
- * The limit of the colour scale for signed numbers: the largest size, or one that suits most numbers of the median
- * row. A very large position (often the first) or a few very large dimensions would leave all others white. width: of
- * a row.
+ * The limit of the colour scale for signed numbers: the largest size, or one that suits most numbers of the median row:
+ * a very large position (often the first) would leave all others white. width: of a row.
  */
 export function colourLimit(values, width = values.length) {
   const limits = [];

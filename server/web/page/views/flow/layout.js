@@ -12,12 +12,11 @@ const NARROWEST = 112; // a column
 const WIDEST = 230;
 const MARGIN = 6;
 
-export const BOX = { line: LINE, pad: PAD, strip: STRIP };
+export const BOX = { line: LINE, pad: PAD };
 
 const numLines = (nodes) => Math.max(1, ...nodes.map((node) => node.how.length));
 const boxHeight = (nodes) => PAD * 2 + 15 + LINE * numLines(nodes) + LINE + 4 + STRIP;
 
-/** The width of all columns; in a narrower window the picture scrolls. */
 export const narrowest = (bands) => Math.max(...bands.map((band) => band.columns)) * NARROWEST + 2 * MARGIN;
 
 /** The grid of cells for a strip of n numbers: one row for a few numbers, or several lines. */
@@ -90,7 +89,6 @@ function layBand(laid, band, top, columnWidth) {
   return yOf(band.rows - 1) + height;
 }
 
-/** The stream along the top, with a plus at each addition. */
 function layStream(laid, band, byId, { streamY, left, right }) {
   const start = byId.get(band.start);
   const end = byId.get(band.end);

@@ -3,7 +3,7 @@ import { useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
 import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
-import { counted, format, grouped } from "../../core/numbers.js";
+import { counted, format, grouped, indices } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
@@ -11,7 +11,7 @@ import { Card, SaveMenu } from "../../parts/tools.js";
 import { derivation } from "./derivation.js";
 import { cellText, rangeOf } from "./diagram.js";
 import { Spread, statistics } from "./histogram.js";
-import { isOfEncoder, isOfKey, keyHeadOf, kindOf } from "./numbers.js";
+import { isOfEncoder, isOfKey, kindOf } from "./numbers.js";
 
 const MOST_VALUES = 2_000_000; // 8 MB; of longer tensors the rows around the chosen one
 
@@ -23,7 +23,6 @@ function rowsAround(position, count, width) {
   return Array.from({ length: most }, (_, i) => first + i);
 }
 
-/** node, place: as in flow.js; strips: for the derivation; scale: a norm's divisor. */
 export function Opened({ node, place, strips, scale }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -35,7 +34,7 @@ export function Opened({ node, place, strips, scale }) {
   const width = isMap ? keys.length : node.point.shape.at(-1);
   const positions = rowsAround(position, tokens.length, width);
   const headAxis = node.point.axes.find((axis) => axis === "head" || axis === "kv_head");
-  const head = headAxis === "kv_head" ? keyHeadOf(place.stack, place.head) : place.head;
+  const head = headAxis === "kv_head" ? place.keyHead : place.head;
   const body = {
     ...inputOf(selection, capabilities),
     points: [node.full],
@@ -72,7 +71,7 @@ function Derivation({ node, place, strips, scale }) {
 function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosition, head }) {
   const picture = useRef(null);
   const rowNames = useMemo(() => rows.map(({ token }) => token), [rows.map(({ index, token }) => `${index}${token}`).join()]);
-  const columnNames = useMemo(() => keys ?? Array.from({ length: width }, (_, i) => String(i)), [keys, width]);
+  const columnNames = useMemo(() => keys ?? indices(width), [keys, width]);
   const kind = kindOf(node, isDifference);
   const range = useMemo(() => rangeOf(data, kind, width), [data, kind, width]);
   const row = rows.findIndex(({ index }) => index === position);
