@@ -8,10 +8,10 @@ import { useStrongestPair } from "../core/strongest.js";
 import { FieldChoices } from "../parts/choices.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
+import { hasMask } from "./attention/asking.js";
 import { HeadMatrix, HeadWords, TopKeys, useMarked } from "./attention/head.js";
 import { lackOfNorms, useGrid } from "./attention/numbers.js";
 import { Stacks } from "./attention/stacks.js";
-import { hasMask } from "./attention/unmasked.js";
 import { Wall, isWide } from "./attention/wall.js";
 import { lackOfWatching, useWatching } from "./attention/watch.js";
 
@@ -94,7 +94,6 @@ function Head({ answer, grid, marked, live, request }) {
   </div>`;
 }
 
-/** The meaning of the numbers: the formula with this head's numbers, the shape, and the axis with sum 1. */
 function Meaning({ grid, live }) {
   const { attention_orientation: orientation } = useSelection();
   const { stack, layer } = useHead();

@@ -3,10 +3,8 @@ import { useMemo } from "../../core/html.js";
 import { inputOf, lackOf, useCapabilities } from "../../core/model.js";
 import { extent } from "../../core/numbers.js";
 import { useSelection } from "../../core/state.js";
-import { useHeadAnswer } from "./asking.js";
-import { hasMask, useProducts } from "./unmasked.js";
+import { hasMask, useHeadAnswer, useProducts } from "./asking.js";
 
-/** Names of one number of each kind. */
 export const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: "q·k" };
 
 /** The reason why the model does not support the value-weighted kind; null if it does. */
@@ -53,10 +51,10 @@ export function maskOf(part, stack, layer) {
 }
 
 /**
- * Data of the pictures: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked
- * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key),
- * beneath, isDifference}. beneath: like shown, with `products` for masked pairs, or null. If the first key is hidden,
- * it is ignored in the range of colours.
+ * Data of the pictures: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked or
+ * hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key), beneath,
+ * isDifference}. beneath: like shown, with `products` for masked pairs, or null. A hidden first key is ignored in the
+ * range.
  */
 export function gridOf({ queries, keys, values, kind, showsFirst, hides, products = null, isDifference = false }) {
   const shown = new Float32Array(values);
@@ -96,16 +94,6 @@ export const rowOf = (values, grid, query) => values.subarray(query * grid.keys.
 /** Numbers for ranking by size: differences count by their absolute value. */
 export const sized = (values, { isDifference }) => (isDifference ? values.map(Math.abs) : values);
 
-/** One key's numbers over the queries. */
 export function columnOf(values, grid, key) {
   return Float32Array.from(grid.queries, (_, query) => values[query * grid.keys.length + key]);
-}
-
-/** [keys, queries] of [queries, keys]. */
-export function transposed(values, rows, columns) {
-  const turned = new Float32Array(values.length);
-  for (let row = 0; row < rows; row += 1) {
-    for (let column = 0; column < columns; column += 1) turned[column * rows + row] = values[row * columns + column];
-  }
-  return turned;
 }

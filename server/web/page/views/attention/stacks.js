@@ -1,11 +1,11 @@
 // The parts of the model: encoder, decoder, and the attention between them; of a model with one stack, its mask.
 import { useDifferenceName } from "../../core/compare.js";
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo } from "../../core/html.js";
 import { clamp, shownToken, useCapabilities, useHead, useTokens } from "../../core/model.js";
 import { select, useSelection } from "../../core/state.js";
 import { Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
-import { SaveMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 import { HeadMatrix, HeadWords, TopKeys, useMarked } from "./head.js";
 import { Facts, Kinds, maskWords } from "./kinds.js";
 import { maskOf, useGrid } from "./numbers.js";
@@ -48,10 +48,9 @@ function Pair() {
       ${grid && html`<${TopKeys} grid=${grid} ...${marked} />`}</div>
     <div class="panels">${panels.map((panel) => html`<${Panel} key=${panel.part} ...${panel} isChosen=${panel.part === part} />`)}</div>
     <div class="columns">${Object.entries(stacks).map(([stackName, stack]) =>
-      html`<section class="card" key=${stackName}><h2>The ${stackName}</h2><${Facts} stack=${stack} /></section>`)}</div>`;
+      html`<${Card} key=${stackName} title=${`The ${stackName}`}><${Facts} stack=${stack} /><//>`)}</div>`;
 }
 
-/** One part's pattern as a matrix; a click selects the part and its words. */
 function Panel({ part, answer, grid, name, request, marked, isChosen }) {
   return html`<div class=${isChosen ? "chosen" : ""}><${Answer} answer=${answer} minHeight="12rem">${() => grid &&
     html`<${HeadMatrix} grid=${grid} name=${name} request=${request} pointed=${marked.pointed}
@@ -66,7 +65,7 @@ function OneStack() {
   return html`<p class="lack">This model is ${kind === "decoder" ? "a decoder" : "an encoder"} alone (${architecture}): it has no
       second stack, so there is no attention between two texts.</p>
     <div class="columns">
-      <section class="card"><h2>Components of this model</h2><${Facts} stack=${stacks[kind]} /></section>
+      <${Card} title="Components of this model"><${Facts} stack=${stacks[kind]} /><//>
       <${Mask} />
     </div>`;
 }
@@ -76,8 +75,6 @@ function Mask() {
   const { text, query, key } = useSelection();
   const { part, stack, layer } = useHead();
   const { tokens } = useTokens(text);
-  const [hovered, setHovered] = useState(null);
-  const picture = useRef(null);
   const count = tokens.length;
   const hides = maskOf(part, stack, layer);
   const values = useMemo(
@@ -89,15 +86,13 @@ function Mask() {
   const describe = (row, column) =>
     `${named(row)} ${hides(row, column) ? "does not see" : "sees"} ${named(column)}, ${Math.abs(row - column)} away`;
   const array = { data: values.map((value) => (value === 1 ? 1 : 0)), shape: [count, count] };
-  return html`<section class="card">
-    <header><h2>Who may see whom in layer ${layer}</h2>
-      <${SaveMenu} picture=${picture} name=${`mask-layer${layer}`}
-        arrays=${count ? [{ label: "mask", array, rows: tokens, columns: tokens }] : []} /></header>
+  return html`<${Card} title=${`Who may see whom in layer ${layer}`} save=${{ name: `mask-layer${layer}`,
+      arrays: count ? [{ label: "mask", array, rows: tokens, columns: tokens }] : [] }}>
     <p class="hint">In this stack ${maskWords(stack)}. Filled is seen, hatched is masked: its score is set to −∞ before
       the softmax.</p>
     ${count > 0 && html`<${Matrix} values=${values} rowNames=${tokens} columnNames=${tokens} rowTitle="query" columnTitle="key"
-      low=${0} high=${1.6} maxCell=${22} label="The mask: which keys each query sees" selected=${selected} hovered=${hovered}
-      onHover=${setHovered} onPick=${({ row, column }) => select({ query: row, key: column })} describe=${describe}
-      handle=${picture} />`}
-  </section>`;
+      low=${0} high=${1.6} maxCell=${22} label="The mask: which keys each query sees" selected=${selected}
+      onPick=${({ row, column }) => select({ query: row, key: column })} describe=${describe}
+      />`}
+  <//>`;
 }
