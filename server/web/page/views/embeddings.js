@@ -1,6 +1,6 @@
 // Vectors of a few texts: their similarities, and their places in a plane.
 import { useLook } from "../core/fetching.js";
-import { html, useMemo, useRef, useState } from "../core/html.js";
+import { html, useMemo, useState } from "../core/html.js";
 import { useCapabilities } from "../core/model.js";
 import { extent, format, percent } from "../core/numbers.js";
 import { gram, principalPlane, unitRows } from "../core/projection.js";
@@ -30,7 +30,6 @@ const MOST_TEXTS = 200;
 const SHOWN = 12; // neighbours of a text
 const POOLED = { mean: "the mean of its tokens' vectors", last: "the last token's", cls: "the first token's" };
 
-/** Cosines of all pairs and the plane with the largest variance, for an answer's vectors. */
 function compare(entries) {
   const count = entries.length;
   const width = entries[0].arrays.embedding.shape[0];
@@ -79,8 +78,6 @@ function Comparison({ entries, body }) {
   const names = body.input;
   const [hovered, setHovered] = useState(null);
   const [chosen, setChosen] = useState(0);
-  const picture = useRef(null);
-  const map = useRef(null);
   const at = Math.min(chosen, count - 1);
   const others = useMemo(
     () =>
@@ -93,21 +90,20 @@ function Comparison({ entries, body }) {
   );
   const [least] = extent(cosines);
   const low = Math.min(least, 0.99); // otherwise equal texts have no colour range
-  const places = Float64Array.from(plane.points.flat());
   const arrays = [{ label: "vectors", array: { data: vectors, shape: [count, width] }, rows: names },
-    { label: "places", array: { data: places, shape: [count, 2] }, rows: names, columns: ["right", "up"] }];
+    { label: "places", lists: plane.points, rows: names, columns: ["right", "up"] }];
   return html`<div class="columns">
-    <${Card} title="Cosines" copy=${{ route: "v1/embeddings", body }} save=${{ picture, name: "cosines",
+    <${Card} title="Cosines" copy=${{ route: "v1/embeddings", body }} save=${{ name: "cosines",
         arrays: [{ label: "cosines", array: { data: cosines, shape: [count, count] }, rows: names, columns: names }] }}>
-      <${Matrix} values=${cosines} rowNames=${names} columnNames=${names} low=${low} high=${1} handle=${picture}
+      <${Matrix} values=${cosines} rowNames=${names} columnNames=${names} low=${low} high=${1}
         label=${`Cosines of ${count} texts with each other`} selected=${{ row: at, column: hovered?.column ?? null }}
           hovered=${hovered}
         onHover=${setHovered} onPick=${({ row }) => setChosen(row)}
         describe=${(row, column) => `${format(cosines[row * count + column])}: “${names[row]}” and “${names[column]}”`} />
       <p class="hint">The smallest cosine is ${format(least, 3)}; the colours go from ${format(low, 3)} to 1.</p>
     <//>
-    <${Card} title="In a plane" save=${{ picture: map, name: "texts", arrays }}>
-      <${Plane} points=${plane.points} names=${names} chosen=${at} onPick=${setChosen} handle=${map} />
+    <${Card} title="In a plane" save=${{ name: "texts", arrays }}>
+      <${Plane} points=${plane.points} names=${names} chosen=${at} onPick=${setChosen} />
       <p class="hint">The two directions of most variance
         (<${Term} of="principal component">principal components<//>) show${" "}
         ${percent(plane.explained[0])} and ${percent(plane.explained[1])} of it: points near each

@@ -1,7 +1,7 @@
 // Six scores of each head, for all heads at once, so that unusual heads are visible.
 import { OTHER, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
-import { html, useMemo, useRef } from "../core/html.js";
+import { html, useMemo } from "../core/html.js";
 import { inputOf, useCapabilities, useHead } from "../core/model.js";
 import { counted, descending } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
@@ -42,7 +42,6 @@ export function View() {
   </div>`;
 }
 
-/** The request on random tokens: the interventions only. */
 function withoutText({ input, decoder_input: _, [OTHER]: other, ...changes }) {
   return other ? { ...changes, [OTHER]: withoutText(other) } : changes;
 }
@@ -54,7 +53,6 @@ function Found({ entry, body, part }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const chosen = useHead();
-  const picture = useRef(null);
   const difference = useDifferenceName();
   const heads = useMemo(() => headsOf(entry), [entry]);
   const x = measureNamed(selection.heads_x, "previous_token");
@@ -67,14 +65,14 @@ function Found({ entry, body, part }) {
     .map((name) => MEASURES[name].lack)[0];
   return html`<div class="heads-found">
     <${Card} title=${`${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}${difference && `: ${difference}`}`}
-        copy=${{ route: "v1/heads", body }} save=${{ picture: lack ? null : picture, name: "heads",
+        copy=${{ route: "v1/heads", body }} save=${{ name: "heads",
           arrays: [{ label: "all scores", array, rows, columns: entry.measures }] }}>
       ${lack
         ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or
           write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read"
             : "another text"}.</p>`
         : html`<${Scatter} heads=${heads} x=${x} y=${y} isDifference=${entry.isDifference} chosen=${chosen}
-          numLayers=${entry.layers.length} onPick=${open} handle=${picture} /><${LayerLegend} layers=${entry.layers} />`}
+          numLayers=${entry.layers.length} onPick=${open} /><${LayerLegend} layers=${entry.layers} />`}
       <p class="hint">${
         entry.repeat_length
           ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written ` +
@@ -91,7 +89,6 @@ function Found({ entry, body, part }) {
   </div>`;
 }
 
-/** The legend of the marks by layer. */
 function LayerLegend({ layers }) {
   const mode = useStore(theme);
   const draw = (layer) => (canvas) => {
@@ -110,7 +107,6 @@ function LayerLegend({ layers }) {
   )}</ul>`;
 }
 
-/** One measure: its description, its formula, and the heads with the largest scores. */
 function Measure({ name, heads, isDifference, chosen, onOpen }) {
   const { title, about, formula, source, unit, most, lack } = MEASURES[name];
   const known = heads.filter(({ scores }) => Number.isFinite(scores[name]));

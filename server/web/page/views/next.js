@@ -10,12 +10,11 @@ import { Term } from "../parts/term.js";
 import { Card } from "../parts/tools.js";
 import { Curve } from "./next/curve.js";
 import { Difference } from "./next/difference.js";
-import { filtersOf } from "./next/distribution.js";
 import { Find, useFound } from "./next/find.js";
 import { Likeliest } from "./next/likeliest.js";
 import { Numbers, Sentence } from "./next/numbers.js";
 import { OwnLogits } from "./next/own_logits.js";
-import { useRow } from "./next/row.js";
+import { filtersOf, useRow } from "./next/row.js";
 import { TextScore } from "./next/text_score.js";
 
 export function View() {
@@ -72,7 +71,6 @@ function Row({ row, drawn, body }) {
   </div>`;
 }
 
-/** The request for the displayed row, at the sliders' values. */
 const asAsked = (body, options) => ({ ...body, temperatures: [options.temperature], ...filtersOf(options) });
 
 function Controls({ selection }) {
@@ -91,8 +89,8 @@ function Controls({ selection }) {
 }
 
 /**
- * {force(token), problem, note}. force(token) writes the text up to the row's position followed by the token; for an
- * encoder, it replaces the token at the position. note: a message about the result.
+ * {force(token), problem, note}: force writes the text up to the row's position followed by the token; for an encoder,
+ * it replaces the token there.
  */
 function useForce(row) {
   const { kind } = useCapabilities();

@@ -11,7 +11,7 @@ const NEAR = 24; // CSS pixels within which the pointer selects a point
 const HEIGHT = 380;
 
 /** points: [[x, y]] with their names; chosen: the index of one; onPick(index). */
-export function Plane({ points, names, chosen, onPick, handle }) {
+export function Plane({ points, names, chosen, onPick }) {
   const placesOf = useCallback(
     (width) => {
       const [left, right] = extent(points.map(([x]) => x));
@@ -32,7 +32,7 @@ export function Plane({ points, names, chosen, onPick, handle }) {
     [placesOf, names],
   );
   return html`<${Points} placesOf=${placesOf} count=${points.length} draw=${draw} chosen=${chosen} reach=${NEAR} onPick=${onPick}
-    height=${HEIGHT} handle=${handle}
+    height=${HEIGHT}
     label=${`${points.length} texts as points in the plane of their two largest principal components`}
     describe=${(index) => `“${names[index]}” at ${points[index].map((value) => format(value, 3)).join(", ")}`} />`;
 }

@@ -29,7 +29,6 @@ function axisOf(measure, heads, isDifference) {
   return { ...MEASURES[measure], low: isDifference ? -end : 0, end };
 }
 
-/** The relative place of a score on its axis, 0 to 1. */
 const shareOf = (score, { low, end }) => (score - low) / (end - low);
 const tickOf = (share, { low, end }) => low + (end - low) * share;
 
@@ -76,7 +75,6 @@ function drawAxes(context, { width, height, colours }, axes) {
   upwards(context, 14, (MARGIN.top + bottom) / 2, () => title(axes.y, 0, 0));
 }
 
-/** The points of all heads, with as many names as fit, of outliers first. */
 function drawMarks(context, points, numLayers, { width, height, colours, mode }) {
   for (const point of points) {
     context.fillStyle = layerColour(point.layer, numLayers, mode);
@@ -96,7 +94,6 @@ function drawMarks(context, points, numLayers, { width, height, colours, mode })
   }
 }
 
-/** Lines from the pointed head to both axes. */
 function drawCross(context, { x, y }, { height, colours }) {
   context.globalAlpha = 0.45;
   line(context, [[MARGIN.left, y], [x, y], [x, height - MARGIN.bottom]], colours.ink);
@@ -109,7 +106,7 @@ const heightOf = (width) => Math.round(Math.max(320, Math.min(560, width * 0.7))
  * heads: of headsOf; x, y: names of measures; chosen: {layer, head}; onPick(head). A head without one of the two
  * scores is not drawn.
  */
-export function Scatter({ heads, x, y, isDifference = false, chosen, numLayers, onPick, handle }) {
+export function Scatter({ heads, x, y, isDifference = false, chosen, numLayers, onPick }) {
   const axes = useMemo(
     () => ({ x: axisOf(x, heads, isDifference), y: axisOf(y, heads, isDifference) }),
     [heads, x, y, isDifference],
@@ -140,7 +137,7 @@ export function Scatter({ heads, x, y, isDifference = false, chosen, numLayers, 
   };
   const said = `Heads as points: ${axes.x.title} to the right, ${axes.y.title} upwards.`;
   return html`<${Points} placesOf=${placesOf} count=${placed.length} draw=${draw} mark=${drawCross} chosen=${mine < 0 ? null : mine}
-    reach=${REACH} walk=${walk} onPick=${(index) => onPick(placed[index])} height=${heightOf} handle=${handle}
+    reach=${REACH} walk=${walk} onPick=${(index) => onPick(placed[index])} height=${heightOf}
     label=${`${said} Left and right walk by the first, up and down by the second; Enter opens the head.`}
     describe=${(index) => describe(placed[index])} />`;
 }

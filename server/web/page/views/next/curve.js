@@ -1,6 +1,6 @@
 // The whole vocabulary as one falling curve with logarithmic axes; the filled part has the tokens that can be
 // sampled.
-import { html, useCallback, useRef, useState } from "../../core/html.js";
+import { html, useCallback, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { grouped, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
@@ -16,7 +16,6 @@ const SMALLEST = 1e-10; // below that, the axis ends
 /** found: a token to mark, or null. */
 export function Curve({ row, drawn, found }) {
   const [hovered, setHovered] = useState(null); // a rank, from 1
-  const picture = useRef(null);
   const count = row.order.length;
   const token = hovered === null ? found : row.order[hovered - 1];
   const name = useName(row, token);
@@ -32,9 +31,10 @@ export function Curve({ row, drawn, found }) {
   );
   const move = (rank) => setHovered(Math.max(1, Math.min(count, rank)));
   const step = (rank, by) => (by > 0 ? Math.max(rank + 1, Math.round(rank * 1.1)) : Math.min(rank - 1, Math.round(rank / 1.1)));
-  const saved = { label: "probabilities by id", array: { data: together(drawn), shape: [2, count] }, rows: ["softmax", "drawn"] };
-  return html`<${Card} title="The whole vocabulary, sorted" save=${{ picture, name: "next-token", arrays: [saved] }}>
-    <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT} handle=${picture}
+  const saved = { label: "probabilities by id", rows: ["softmax", "drawn"],
+    lists: [drawn.probabilities, drawn.kept].map((list) => Array.from(list)) };
+  return html`<${Card} title="The whole vocabulary, sorted" save=${{ name: "next-token", arrays: [saved] }}>
+    <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT}
       label=${`Probability of all ${count} tokens by rank, at temperature ${drawn.temperature}; ${drawn.numKept} are kept`}
       onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(axes.rankAt(x, width)))}
       onPick=${() => hovered !== null && select({ next_find: `#${row.order[hovered - 1]}` })}
@@ -55,14 +55,6 @@ function told(row, drawn, token, name) {
   const cut = drawn.cutBy(token);
   const fate = cut ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`;
   return `rank ${grouped(row.ranks[token])} “${shownToken(name)}”: ${percent(drawn.probabilities[token])}, ${fate}`;
-}
-
-/** Both distributions under each other, float32, [2, V]. */
-function together({ probabilities, kept }) {
-  const both = new Float32Array(2 * kept.length);
-  both.set(probabilities);
-  both.set(kept, kept.length);
-  return both;
 }
 
 function axesOf(least, most, count) {
@@ -101,7 +93,6 @@ function drawCurve(context, { width, colours }, { row, drawn, axes, found }) {
   if (found !== null) dot(context, axes.x(row.ranks[found], width), axes.y(drawn.probabilities[found]), 5, colours.ink);
 }
 
-/** The cut of the truncation, with its label on the side with more space. */
 function drawEdge(context, x, width, colours, numKept) {
   context.setLineDash([4, 3]);
   line(context, [[x, MARGIN.top], [x, HEIGHT - MARGIN.bottom]], colours.ink, 1.5);

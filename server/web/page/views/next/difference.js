@@ -8,11 +8,12 @@ import { Table } from "../../parts/table.js";
 import { Term } from "../../parts/term.js";
 import { TokenName } from "../../parts/token_name.js";
 import { Card } from "../../parts/tools.js";
+import { Fact } from "./numbers.js";
 import { useName } from "./row.js";
 
 const SHOWN = 20;
 
-/** before, after: {row, drawn} (see row.js and distribution.js), at the same sliders; body: the request of both. */
+/** before, after: {row, drawn} (see row.js), at the same sliders; body: the request of both. */
 export function Difference({ before, after, body, children }) {
   const sides = sideNames(useSelection());
   const name = useDifferenceName();
@@ -20,6 +21,8 @@ export function Difference({ before, after, body, children }) {
   const tokens = useMemo(() => Array.from(descending(apart.map(Math.abs)).subarray(0, SHOWN)), [apart]);
   const logits = after.row.logits.map((logit, token) => logit - before.row.logits[token]);
   const saved = [{ label: "differences of logits", array: { data: logits, shape: [logits.length] }, rows: ["logit"] }];
+  const both = (one, two) => `${sides[0]} ${format(one)}, ${sides[1]} ${format(two)}`;
+  const [first, second] = [before, after].map(({ row }) => row.logits[row.order[0]]);
   const rows = tokens.map((token) => [
     html`<code class="token"><${Name} row=${after.row} token=${token} /></code>`,
     percent(before.drawn.probabilities[token]), percent(after.drawn.probabilities[token]),
@@ -29,10 +32,11 @@ export function Difference({ before, after, body, children }) {
       save=${{ name: "next-difference", arrays: saved }}>
     ${children}
     <dl class="facts">
-      <${Fact} name="entropy" sides=${sides} values=${[before, after].map(({ drawn }) => drawn.entropy)} unit="nats" />
-      <${Fact} name="logit of the likeliest" sides=${sides} values=${[before, after].map(({ row }) => row.logits[row.order[0]])} />
-      <div><dt>divergence</dt><dd><b class="number">${format(divergence(before.drawn, after.drawn))}</b>
-        <span>nats: <${Term} of="Kullback-Leibler" />, of ${sides[1]} from ${sides[0]}</span></dd></div>
+      <${Fact} name="entropy" note=${both(before.drawn.entropy, after.drawn.entropy)}
+        >${format(after.drawn.entropy - before.drawn.entropy)} nats<//>
+      <${Fact} name="logit of the likeliest" note=${both(first, second)}>${format(second - first)}<//>
+      <${Fact} name="divergence" note=${html`nats: <${Term} of="Kullback-Leibler" />, of ${sides[1]} from ${sides[0]}`}
+        >${format(divergence(before.drawn, after.drawn))}<//>
     </dl>
     <${Scrolled} label="The tokens"><${Table} aria-label="The tokens with the largest changes of probability"
       names=${["token", ...sides, "difference", "of the logit"]} rows=${rows} /><//>
@@ -40,10 +44,6 @@ export function Difference({ before, after, body, children }) {
 }
 
 const Name = ({ row, token }) => html`<${TokenName} token=${useName(row, token)} />`;
-
-const Fact = ({ name, sides, values, unit = "" }) => html`<div><dt>${name}</dt>
-  <dd><b class="number">${format(values[1] - values[0])} ${unit}</b>
-    <span>${sides[0]} ${format(values[0])}, ${sides[1]} ${format(values[1])}</span></dd></div>`;
 
 /** Kullback-Leibler divergence: Σ p ln(p / q), p of the second side. */
 function divergence({ probabilities: q }, { probabilities: p }) {

@@ -3,7 +3,7 @@ import { OTHER, sidesOfRequest, useDifferenceName } from "../../core/compare.js"
 import { useJson } from "../../core/fetching.js";
 import { html, useMemo } from "../../core/html.js";
 import { clamp, inputOf, useCapabilities, useTokens } from "../../core/model.js";
-import { extent, format } from "../../core/numbers.js";
+import { format, sizeOf } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Answer } from "../../parts/problem.js";
 import { Tokens } from "../../parts/tokens.js";
@@ -32,6 +32,9 @@ const bodyOf = ({ input: prompt, ...rest }) => ({ prompt, ...rest, max_tokens: 0
 
 const useScore = (given) => useJson(given ? "v1/completions" : null, given && bodyOf(given));
 
+const Scored = ({ tokens, query, ...more }) => html`<${Tokens} tokens=${tokens} query=${clamp(query, tokens.length)}
+  onPick=${(position) => select({ query: Math.max(0, position - 1) })} ...${more} />`;
+
 /** The change of each token's log probability, in nats; none for texts of different lengths. */
 function Changed({ tokens, values: [before, after], query }) {
   const apart = useMemo(() => after.map((value, i) => (value === null ? NaN : value - before[i])), [before, after]);
@@ -39,9 +42,8 @@ function Changed({ tokens, values: [before, after], query }) {
   const said = html`<p>Perplexity ${format(first)} → <b class="number">${format(second)}</b>. ${before.length === after.length &&
     html`<span class="hint">Blue: the token became likelier, in nats; orange: less likely.</span>`}</p>`;
   if (before.length !== after.length) return said;
-  return html`${said}<${Tokens} tokens=${tokens} weights=${apart} isSigned largest=${Math.max(...extent(apart).map(Math.abs)) || 1}
-    query=${clamp(query, tokens.length)} write=${format} label="Tokens by how much likelier they became"
-    onPick=${(position) => select({ query: Math.max(0, position - 1) })} />`;
+  return html`${said}<${Scored} tokens=${tokens} query=${query} weights=${apart} isSigned largest=${sizeOf(apart)} write=${format}
+    label="Tokens by how much likelier they became" />`;
 }
 
 function perplexityOf(values) {
@@ -57,6 +59,5 @@ function Score({ tokens, values, query }) {
       ${scored.length > 0 && html`Perplexity of the text <b class="number">${format(perplexity)}</b>: a mean surprise of${" "}
         ${format(Math.log(perplexity))} nats per token. `}
       <span class="hint">The deeper the colour, the likelier the token was (temperature 1). Click one to see its alternatives.</span></p>
-    <${Tokens} tokens=${tokens} weights=${chances} query=${clamp(query, tokens.length)}
-      label="Tokens by the probability they had" onPick=${(position) => select({ query: Math.max(0, position - 1) })} />`;
+    <${Scored} tokens=${tokens} query=${query} weights=${chances} label="Tokens by the probability they had" />`;
 }

@@ -3,8 +3,10 @@ import { html, useCallback } from "../../core/html.js";
 import { line, path } from "../../parts/ink.js";
 import { Picture } from "../../parts/picture.js";
 
+const HEIGHT = 44;
+
 /** values: the newest last; most: the number that fills the width; 0 is at the bottom. */
-export function Spark({ values, most, label, height = 44 }) {
+export function Spark({ values, most, label }) {
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {
       const top = Math.max(...values, 1e-12);
@@ -21,5 +23,5 @@ export function Spark({ values, most, label, height = 44 }) {
     },
     [values, most],
   );
-  return html`<${Picture} draw=${draw} height=${height} label=${label} />`;
+  return html`<${Picture} draw=${draw} height=${HEIGHT} label=${label} />`;
 }

@@ -2,13 +2,12 @@
 import { sideNames, useDifferenceName } from "../../core/compare.js";
 import { html, useMemo } from "../../core/html.js";
 import { clamp, sidesOf } from "../../core/model.js";
-import { extent, format, percent } from "../../core/numbers.js";
-import { select, useSelection } from "../../core/state.js";
+import { format, percent, sizeOf } from "../../core/numbers.js";
+import { useSelection } from "../../core/state.js";
 import { Scrolled } from "../../parts/scrolled.js";
 import { Table } from "../../parts/table.js";
-import { Tokens } from "../../parts/tokens.js";
 import { Card } from "../../parts/tools.js";
-import { Word, lengthOf, partsOf } from "./pair.js";
+import { Keys, Word, lengthOf, partsOf } from "./pair.js";
 
 /** entry: the difference of two answers of /v1/explain (see core/compare.js). */
 export function Difference({ entry, body }) {
@@ -21,15 +20,13 @@ export function Difference({ entry, body }) {
     return partsOf(one, sides.queries, sides.keys, key);
   }), [entry, key]);
   const { weights } = entry.arrays;
-  const largest = Math.max(...extent(weights.data).map(Math.abs)) || 1e-30;
   const pair = { ...after, queries, keys };
   const title = html`How the weight changed from <${Word} pair=${pair} side="query" /> to <${Word} pair=${pair} side="key" />: ${name}`;
   return html`<${Card} class="why-head why-difference" title=${title} copy=${{ route: "v1/explain", body }}
       save=${{ name: "why-difference", arrays: [{ label: "weights", array: weights, rows: ["weight"], columns: keys }] }}>
     <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below is how much the weight of each key changed; choose
       another one to see its steps. To see one answer step by step, show one side.</p>
-    <${Tokens} tokens=${keys} key_=${key} query=${entry.part === "cross" ? null : entry.query_position}
-      weights=${weights.data} largest=${largest} isSigned write=${format} onPick=${(position) => select({ key: position })}
+    <${Keys} entry=${entry} keys=${keys} key_=${key} largest=${sizeOf(weights.data)} isSigned write=${format}
       label="Keys and how their weights changed" />
     <${Scrolled} label="The steps"><${Table} aria-label="Each step in both answers"
       names=${["step", ...sideNames(selection), "difference"]} rows=${STEPS.map((step) => rowOf(step, before, after))} /><//>
