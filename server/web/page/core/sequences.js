@@ -8,7 +8,7 @@ const NOBODY = [];
 
 /**
  * {encoder, decoder, last, error, loading}: the tokens of each stack ([] without such a stack, or while loading), and
- * of the stack that predicts. The decoder of an encoder-decoder has a start token, so the server is asked for the ids.
+ * of the stack that predicts. The decoder of an encoder-decoder has a start token, so the server returns the ids.
  */
 export function useSequences() {
   const selection = useSelection();

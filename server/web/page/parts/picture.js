@@ -75,7 +75,7 @@ export function Picture(props) {
   </figure>`;
 }
 
-/** Keep what saves the picture in its handle, or else in the one of the part of the view, if no other picture has it. */
+/** Keep the picture's savers in its handle, or in the shared handle of a Card if no other picture uses it. */
 function useSavers(handle, owner, make) {
   const shared = useContext(SavedPicture);
   const target = handle ?? shared;

@@ -1,4 +1,4 @@
-// Points of a plane: the nearest one is pointed at, and names stand next to them without overlaps.
+// Points of a plane: the nearest one is pointed at, and names are next to them without overlaps.
 import { html, useCallback } from "../core/html.js";
 import { ring } from "./ink.js";
 import { Picture, usePointed } from "./picture.js";
@@ -40,7 +40,7 @@ export function Points({ placesOf, count, draw, mark, chosen = null, reach, desc
 }
 
 /**
- * [{text, x, y}]: names beside points [{x, y, names}] of that radius: the first of its `names` (long to short) that
+ * [{text, x, y}]: names next to points [{x, y, names}] of that radius: the first of its `names` (long to short) that
  * overlaps no point and no earlier name, left-aligned at x, in the middle of y. A name without a place is omitted.
  */
 export function placedNames(context, points, radius, { width, height }) {

@@ -26,7 +26,7 @@ export function Stacks() {
   </div>`;
 }
 
-/** One part's numbers at the selected layer and head, limited to those of its stack. */
+/** One part's numbers at the selected layer and head, limited to the layers and heads of its stack. */
 function usePart(part) {
   const place = useHead({ ofPart: part });
   const { answer, grid, copied } = useGrid(place);

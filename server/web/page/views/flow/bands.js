@@ -85,7 +85,7 @@ function attentionBody({ stack, isCross, from, window }) {
 }
 
 /**
- * A band along the stream from the node `start` to the node `end` (null: it goes on): nodes and wires between them,
+ * A band along the stream from the node `start` to the node `end` (null: the stream continues): nodes and wires between them,
  * adds: the ids of the tensors that are added to the stream. The stream's start is in column 0, its end in the last one.
  */
 const bandOf = (title, { start, end }, { nodes, wires, adds, columns, rows = 1 }) => ({
