@@ -72,9 +72,9 @@ export async function copy(text) {
  * A part of a view: its title, menus that copy its request {route, body} and save its pictures and data (see SaveMenu),
  * and its content. aside: more content of the header. Menus without properties are left out.
  */
-export function Card({ title, copy, save, aside, class: own, children }) {
+export function Card({ title, copy, save, aside, class: own, children, ...more }) {
   const picture = useRef(null);
-  return html`<${SavedPicture.Provider} value=${picture}><section class=${classes("card", own)}>
+  return html`<${SavedPicture.Provider} value=${picture}><section class=${classes("card", own)} ...${more}>
     <header><h2>${title}</h2>${aside}${copy && html`<${CopyMenu} ...${copy} />`}${save && html`<${SaveMenu} ...${save} />`}</header>
     ${children}</section><//>`;
 }

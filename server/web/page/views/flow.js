@@ -88,7 +88,7 @@ function Block({ graph, numbers, place, isBusy }) {
   return html`<${Card} title=${`Block ${place.layer}, head ${place.head}${difference && `: ${difference}`}`}
       aside=${html`<${Select} label="Tensor" id="tensor" value=${node ? open : ""} options=${[["", "none open"], ...tensors]}
         onPick=${onOpen} />`}
-      copy=${body && { route: "v1/trace", body }} save=${{ name: `block-${place.layer}` }}>
+      aria-busy=${isBusy} copy=${body && { route: "v1/trace", body }} save=${{ name: `block-${place.layer}` }}>
       <${Progress} active=${isBusy} />
       <${Diagram} graph=${graph} strips=${strips} shapes=${shapes} notes=${notes} layer=${place.layer} open=${open}
         onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} />
