@@ -93,7 +93,7 @@ export function CopyMenu({ route, body }) {
   />`;
 }
 
-const arrayOf = (lists) => ({ data: Float64Array.from(lists.flat()), shape: [lists.length, lists[0].length] });
+const arrayOf = (lists) => ({ data: Float64Array.from(lists.flatMap((list) => [...list])), shape: [lists.length, lists[0].length] });
 
 /**
  * Save the picture (`picture`: its handle; default: the first one of the Card) and the data: `arrays` is

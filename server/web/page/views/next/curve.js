@@ -32,7 +32,7 @@ export function Curve({ row, drawn, found }) {
   const move = (rank) => setHovered(Math.max(1, Math.min(count, rank)));
   const step = (rank, by) => (by > 0 ? Math.max(rank + 1, Math.round(rank * 1.1)) : Math.min(rank - 1, Math.round(rank / 1.1)));
   const saved = { label: "probabilities by id", rows: ["softmax", "drawn"],
-    lists: [drawn.probabilities, drawn.kept].map((list) => Array.from(list)) };
+    lists: [drawn.probabilities, drawn.kept] };
   return html`<${Card} title="The whole vocabulary, sorted" save=${{ name: "next-token", arrays: [saved] }}>
     <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT}
       label=${`Probability of all ${count} tokens by rank, at temperature ${drawn.temperature}; ${drawn.numKept} are kept`}
