@@ -39,7 +39,7 @@ export const VIEWS = [
   },
   {
     id: "motion", title: "Motion", about: "the arrows that move a word",
-    lacks: lacks("/v1/contributions"), load: () => import("./views/motion.js"),
+    lacks: lacks("/v1/contributions"), load: () => import("./views/moves.js"),
     usesText: ({ motion_show: shown }) => shown !== "contexts",
   },
   {

@@ -11,10 +11,10 @@ import { Answer, Problem, Progress } from "../parts/problem.js";
 import { TargetField, spaced, targetOf } from "../parts/target_field.js";
 import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
-import { LogitParts } from "./contributions/logit_parts.js";
-import { Reasons, answersWithLabels } from "./contributions/reasons.js";
-import { ByHead, BySource, Largest } from "./contributions/who.js";
-import { Layers } from "./contributions/layers.js";
+import { LogitParts } from "./moves/logit_parts.js";
+import { Reasons, answersWithLabels } from "./moves/reasons.js";
+import { ByHead, BySource, Largest } from "./moves/who.js";
+import { Layers } from "./moves/layers.js";
 
 export function View() {
   const selection = useSelection();

@@ -13,12 +13,12 @@ import { ClipButton } from "../parts/clip_button.js";
 import { Answer } from "../parts/problem.js";
 import { HeadPicker } from "../parts/shared_bar.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
-import { ContextFields, contextsOf, useContexts } from "./motion/contexts.js";
-import { Figure } from "./motion/figure.js";
-import { Controls, secondsOf, usePlayer } from "./motion/player.js";
-import { OF_WAY, shownScene } from "./motion/scene.js";
-import { StepsTable } from "./motion/table.js";
-import { measured } from "./motion/way.js";
+import { ContextFields, contextsOf, useContexts } from "./moves/contexts.js";
+import { Figure } from "./moves/figure.js";
+import { Controls, secondsOf, usePlayer } from "./moves/player.js";
+import { OF_WAY, shownScene } from "./moves/scene.js";
+import { StepsTable } from "./moves/table.js";
+import { measured } from "./moves/way.js";
 
 const LONGEST_LABEL = 22; // characters of a text, in the picture
 const SUMMED = { word: ["head"], head: ["key"], one: [] };
