@@ -31,7 +31,7 @@ export function ChangeBar({ view, canChange }) {
 /** Selects the displayed side. */
 function Sides({ selection, view }) {
   const [before, after] = sideNames(selection);
-  const choices = [["before", before], ["after", after], ...(canSubtract(view.id) ? [["difference", "difference"]] : [])];
+  const choices = [["before", before], ["after", after], ...(canSubtract(selection) ? [["difference", "difference"]] : [])];
   return html`<${Choices} label="Show" value=${selection.change_show} choices=${choices}
     onPick=${(change_show) => select({ change_show })} />`;
 }

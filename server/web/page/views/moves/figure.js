@@ -1,24 +1,59 @@
 // The canvas with the arrows: drawn at each progress, rotated by dragging and keys, described in words.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../../core/html.js";
+import { html, useLayoutEffect, useRef, useState } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { SvgContext } from "../../core/svg.js";
 import { palette, theme } from "../../core/theme.js";
-import { PlainPainter } from "./painters.js";
-import { Scene, shownScene } from "./scene.js";
+import { Scene } from "./scene.js";
 
 const TURN_BY = 10; // degrees per key press
+const COLOURS = ["raised", "line", "muted", "ink", "query", "key", "value", "good"];
 const tallOf = (width) => Math.round(Math.max(320, Math.min(560, width * 0.56)));
 const within = (degrees) => ((((Math.round(degrees) + 180) % 360) + 360) % 360) - 180;
 
-/** data: see way.js; player: see player.js; summary: the picture's content in words; handle: a ref for saving it. */
-export function Figure({ data, player, seconds, summary, handle }) {
+/** A context on a canvas of that size in CSS pixels; scale: its pixels per CSS pixel. */
+function contextOn(canvas, width, height, scale) {
+  [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];
+  const context = canvas.getContext("2d");
+  context.scale(scale, scale);
+  return context;
+}
+
+/**
+ * data: see way.js; player: see player.js; summary: the picture's content in words; handle: a ref that gets {canvas,
+ * drawAt(progress), png(), svg()}.
+ */
+export function Figure({ data, player, summary, handle }) {
   const { motion_space: space, motion_yaw: yaw, motion_pitch: pitch } = useSelection();
-  const box = useRef(null);
-  const scene = useScene(box, player, seconds, handle);
+  const [box, canvas] = [useRef(null), useRef(null)];
+  const [width, setWidth] = useState(0);
   const mode = useStore(theme);
+  const height = tallOf(width);
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    if (width === 0) return undefined;
+    const found = palette(); // once, not in each frame: it computes the page's styles
+    const colours = Object.fromEntries(COLOURS.map((name) => [name, found[name]]));
+    const sceneOn = (context) => new Scene(context, { width, height, colours }, data, { space, yaw, pitch });
+    const scene = sceneOn(contextOn(canvas.current, width, height, devicePixelRatio || 1));
+    const drawAt = (progress) => scene.draw(progress);
+    const drawn = (context) => {
+      sceneOn(context).draw(player.progress.value);
+      return context;
+    };
+    const large = () => drawn(contextOn(document.createElement("canvas"), width, height, 2)).canvas;
+    drawAt(player.progress.value);
+    handle.current = { canvas: canvas.current, drawAt,
+      png: () => new Promise((done) => large().toBlob(done, "image/png")),
+      svg: async () => new Blob([drawn(new SvgContext(document.createElement("canvas").getContext("2d")))
+        .document(width, height, colours.raised)], { type: "image/svg+xml" }) };
+    return player.progress.follow(drawAt);
+  }, [data, space, yaw, pitch, mode, width]);
   const isSpace = space === "space";
-  useLayoutEffect(() => scene?.show(data, { space, yaw, pitch }), [scene, data, space, yaw, pitch, mode]);
   const turn = (right, up) => select({ motion_yaw: within(yaw + right), motion_pitch: Math.max(-90, Math.min(90, pitch + up)) });
   const drag = useRef(null);
   const onPointerMove = (event) => {
@@ -36,9 +71,10 @@ export function Figure({ data, player, seconds, summary, handle }) {
   };
   const keys = `Space plays, left and right go by steps${isSpace ? ", Shift and arrows turn" : ""}.`;
   return html`<figure class="picture motion-figure">
-    <div ref=${box} class="canvases motion-canvas">
-      <canvas role="application" aria-roledescription="picture" tabindex="0" aria-label="Arrows that are added to the word’s vector"
-        aria-describedby="motion-summary" onKeyDown=${onKeyDown} style=${isSpace && { touchAction: "none", cursor: "grab" }}
+    <div ref=${box} class="canvases motion-canvas" style=${{ height: `${height}px` }}>
+      <canvas ref=${canvas} role="application" aria-roledescription="picture" tabindex="0" aria-describedby="motion-summary"
+        aria-label="Arrows that are added to the word’s vector" onKeyDown=${onKeyDown}
+        style=${{ width: `${width}px`, height: `${height}px`, ...(isSpace ? { touchAction: "none", cursor: "grab" } : {}) }}
         onPointerDown=${(event) => (drag.current = [event.clientX, event.clientY])} onPointerMove=${onPointerMove}></canvas>
     </div>
     <p class="unseen" id="motion-summary">${summary} ${keys}</p>
@@ -52,49 +88,4 @@ function keysOf(player, turn) {
   }
   return { " ": player.toggle, ArrowLeft: () => player.step(-1), ArrowRight: () => player.step(1), Home: () => player.seek(0),
     End: () => player.seek(1) };
-}
-
-/** The scene on the canvas, with the width of the box, at the player's progress. */
-function useScene(box, player, seconds, handle) {
-  const [scene, setScene] = useState(null);
-  useLayoutEffect(() => {
-    const canvas = box.current.querySelector("canvas");
-    const made = new Scene(canvas);
-    made.progress = player.progress.value;
-    setScene(made);
-    shownScene.set(made);
-    const observer = new ResizeObserver(([entry]) => {
-      const width = Math.floor(entry.contentRect.width);
-      canvas.style.width = `${width}px`;
-      canvas.style.height = box.current.style.height = `${tallOf(width)}px`;
-      if (width > 0) made.resize(width, tallOf(width));
-    });
-    observer.observe(box.current);
-    const ends = player.progress.follow((progress) => made.drawAt(progress));
-    if (handle) handle.current = { png: () => pngOf(made), svg: async () => svgOf(made) };
-    return () => {
-      ends();
-      observer.disconnect();
-      shownScene.set(null);
-      made.release();
-    };
-  }, []);
-  useEffect(() => {
-    if (scene) scene.seconds = seconds;
-  }, [scene, seconds]);
-  return scene;
-}
-
-function svgOf(scene) {
-  const context = new SvgContext(document.createElement("canvas").getContext("2d"));
-  scene.drawWith(new PlainPainter(context), 1);
-  return new Blob([context.document(scene.width, scene.height, palette().raised)], { type: "image/svg+xml" });
-}
-
-/** The picture as a file with two pixels per CSS pixel, as in parts/picture.js. */
-function pngOf(scene) {
-  const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [scene.width * 2, scene.height * 2];
-  scene.drawWith(new PlainPainter(canvas.getContext("2d")), 2);
-  return new Promise((done) => canvas.toBlob(done, "image/png"));
 }

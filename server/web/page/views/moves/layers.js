@@ -14,6 +14,11 @@ import { spaced } from "../../parts/target_field.js";
 import { Term } from "../../parts/term.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 
+const MOST_NAMED = 3; // tokens of a state
+
+/** The request for the lens at all states of a position: the same one for arrows and amounts. */
+export const lensBody = (given, query) => ({ ...given, positions: query, top_k: 8 });
+
 const stateNames = (count) => Array.from({ length: count }, (_, state) => (state === 0 ? "embed" : `after ${state - 1}`));
 
 /** entry: of /v1/contributions; given: the common input of both requests. */
@@ -83,7 +88,7 @@ function Said({ given, part, query, side }) {
   const mode = useStore(theme);
   const lack = lackOf(capabilities, "/v1/lens") ?? (part === "encoder" && capabilities.kind !== "encoder"
     ? "The encoder predicts no words: only the decoder does." : null);
-  const body = { ...given, positions: query, top_k: 3 };
+  const body = lensBody(given, query);
   const answer = useLook(lack ? null : "v1/lens", body);
   if (lack) return html`<p class="lack">${lack}</p>`;
   return html`<p class="hint"><b>${side}</b>If this layer were the last one, the ${part === "encoder" ? "word here"
@@ -96,7 +101,7 @@ function Said({ given, part, query, side }) {
         const ground = { background: colourOf(chance, 0, 1, "sequential", mode),
           color: inkOn(chance, 0, 1, "sequential", mode) };
         const isNew = state === 0 || tops[state][0][0] !== tops[state - 1][0][0];
-        const likeliest = tops[state][0].map((token, k) =>
+        const likeliest = tops[state][0].slice(0, MOST_NAMED).map((token, k) =>
           `${spaced(token)} ${percent(chances.data[state * chances.shape[2] + k])}`);
         return html`<li class=${isNew ? "new" : ""}><button type="button" style=${ground} title=${likeliest.join(", ")}
           onClick=${() => select({ view: "lens", lens_state: state })}>

@@ -19,27 +19,33 @@ const ORDER = ["embedding", "position", "attention", "word", "head", "more", "re
   "norm", "rounding"];
 const BEFORE_CROSS = new Set(["attention", "norm", "change"]); // additions of a decoder's block before its cross-attention
 
+const isMlp = (step) => step.kind === "mlp";
 const isSource = (step) => step.kind === "word" || step.kind === "head";
 
 /**
- * {steps, end, tokens, position, width}: steps are {kind, layer, head, key, count, vector} in the order of addition,
- * the first of them the embedding or the state before; `end` is the real state. layers: "sum" (each source once, all
- * layers together), "each" (layer after layer) or "one" (only the additions of layer `layer`).
+ * {steps, end, tokens, position, width, mlps}: steps are {kind, layer, head, key, count, vector, state} in the order of
+ * addition, the first of them the embedding or the state before; state: the number of the model's state in which the
+ * step ends, if it is one. `end` is the real state, and mlps the length of all that MLPs add. layers: "sum" (each source
+ * once, all layers together), "each" (layer after layer) or "one" (only the additions of layer `layer`). Without MLPs,
+ * they are taken out of the steps and of the end, and no step ends in a state of the model.
  */
-export function stepsOf(entry, layers, layer) {
+export function stepsOf(entry, layers, layer, hasMlps) {
   const width = entry.arrays.states.shape.at(-1);
   const state = (i) => entry.arrays.states.data.subarray(i * width, (i + 1) * width);
-  const raw = inOrder(entry, width);
-  const last = entry.arrays.states.shape[0] - 1;
-  const tokens = sidesOf(entry, entry.part);
-  const shared = { width, tokens, position: entry.query_positions[0] };
-  if (layers === "one") {
-    const own = raw.filter((step) => step.layer === layer);
-    const start = { kind: "state", layer, vector: state(layer) };
-    return { ...shared, steps: [start, ...gathered(own, "one", width)], end: state(layer + 1) };
-  }
-  const steps = layers === "sum" ? merged(raw, width) : byLayer(raw, width);
-  return { ...shared, steps, end: state(last) };
+  const isOne = layers === "one";
+  const all = inOrder(entry, width).filter((step) => !isOne || step.layer === layer);
+  const taken = sumOf(all.filter(isMlp).map((step) => step.vector), width);
+  const raw = hasMlps ? all : all.filter((step) => !isMlp(step));
+  const last = isOne ? layer + 1 : entry.arrays.states.shape[0] - 1;
+  const start = { kind: "state", layer, vector: isOne && state(layer) };
+  const steps = isOne ? [start, ...gathered(raw, "one", width)] : layers === "sum" ? merged(raw, width) : byLayer(raw, width);
+  steps.forEach((step, i) => {
+    const next = steps[i + 1];
+    const isWhole = layers === "each" && Number.isInteger(step.layer) && step.layer !== next?.layer;
+    step.state = !hasMlps ? null : !next ? last : isWhole ? step.layer + 1 : null;
+  });
+  return { width, tokens: sidesOf(entry, entry.part), position: entry.query_positions[0], steps, mlps: lengthOf(taken),
+    end: hasMlps ? state(last) : addTo(Float64Array.from(state(last)), taken, -1) };
 }
 
 /** All additions in order; those of the sources are in the place of their layer's attention. */

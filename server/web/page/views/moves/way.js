@@ -1,19 +1,25 @@
 // Measures the ways of one or more words: points in a common plane or space, lengths, remaining distances.
+import { shownToken } from "../../core/model.js";
 import { labelOf, stepsOf, whatOf } from "./steps.js";
 import { addTo, dot, lengthOf, onAxes, orthonormal, shareHeld, sumOf, withPrincipal, zeros } from "./vectors.js";
 
 const SOURCES = ["word", "head", "more", "rest", "attention", "cross"]; // all additions of attention except its bias
 const DIMENSIONS = { plane: 2, space: 3 };
 
+const MOST_READ = 3; // words of the lens
+
 /**
  * {ways, axes: [{vector, name}], share, apart, difference, leftOut}. A way's steps have {what, label, size, share,
- * left, to}: size: the step's length; share: the part of its square that the picture holds; left: the distance from
- * its end to the way's end; to: its end point. apart: the share of the differences between the ends that the picture
- * holds. difference: the largest distance of the sum of all steps from the real state, in all dimensions. leftOut:
- * the step of the word with the largest addition, if it is not among the sources of the axes.
+ * stretch, left, to, reads}: size: the step's length; share: the part of its square that the picture holds; stretch:
+ * size over the length in the picture, which a way has for its whole vector; left: the distance from its end to the
+ * way's end; to: its end point; reads: the words that the lens of the entry (`entry.lens`) reads there, or null. apart:
+ * the share of the differences between the ends that the picture holds. difference: the largest distance of the sum of
+ * all steps from the real state, in all dimensions. leftOut: the step of the word with the largest addition, if it is
+ * not among the sources of the axes.
  */
-export function measured(entries, { layers, layer, axes: asked, space, key }) {
-  const ways = entries.map((entry) => stepsOf(entry, layers, layer));
+export function measured(entries, { layers, layer, axes: asked, space, key, hasMlps }) {
+  const ways = entries.map((entry) => stepsOf(entry, layers, layer, hasMlps));
+  ways.forEach((way, i) => way.steps.forEach((step) => (step.reads = readAt(entries[i].lens, step.state))));
   const axes = axesOf(ways, asked, DIMENSIONS[space], key);
   for (const way of ways) measure(way, axes.map((axis) => axis.vector));
   if (space === "plane" && extent(ways, 1) > extent(ways, 0)) { // the picture is wider than tall
@@ -26,6 +32,15 @@ export function measured(entries, { layers, layer, axes: asked, space, key }) {
     leftOut: asked === "sources" ? leftOut(ways[0]) : undefined,
     difference: Math.max(...ways.map((way) => way.difference)) };
 }
+
+/** The likeliest words at a state by the lens, without punctuation; null if there are none. */
+function readAt(lens, state) {
+  const words = state === null ? null : lens?.top_tokens[state]?.[0].filter((token) => /[\p{L}\p{N}]/u.test(token));
+  return words?.length ? words.slice(0, MOST_READ).map(shownToken) : null;
+}
+
+/** The true length of a vector over its length along the axes; 1 if the axes hold nothing of it. */
+const stretchOf = (share) => (share > 1e-9 ? 1 / Math.sqrt(share) : 1);
 
 /** The extent of the ways along an axis. */
 function extent(ways, axis) {
@@ -42,12 +57,14 @@ function measure(way, axes) {
     addTo(running, step.vector);
     step.size = lengthOf(step.vector);
     step.share = shareHeld([step.vector], axes);
+    step.stretch = stretchOf(step.share);
     step.to = onAxes(running, axes);
     step.left = left(running);
     step.what = whatOf(step, way);
     step.label = labelOf(step, way);
   }
   way.difference = left(running);
+  way.stretch = stretchOf(shareHeld([addTo(Float64Array.from(way.end), way.steps[0].vector, -1)], axes));
   way.endLength = lengthOf(way.end);
   way.rounded = way.steps.filter((step) => step.kind === "rounding").reduce((sum, step) => sum + step.size, 0);
 }

@@ -14,31 +14,38 @@ const total = (values) => values.reduce((sum, value) => sum + value, 0);
 const numbers = (count) => Array.from({ length: count }, (_, i) => String(i));
 const bySize = (values) => [...descending(values.map(Math.abs))];
 
-/** Layers x heads, summed over the source words. */
-export function ByHead({ entry, array, isLogit, isSigned }) {
+/**
+ * A number for each head as a map; a click chooses the head. values: row-major; rows: names of rows, which end with the
+ * layer; count: of heads.
+ */
+export function HeadMap({ values, rows, count, kind = "diverging", label, handle }) {
   const [hovered, setHovered] = useState(null);
   const { layer, head } = useHead();
+  const columns = useMemo(() => numbers(count), [count]);
+  const selected = useMemo(() => ({ row: rows.indexOf(String(layer)), column: head }), [rows, layer, head]);
+  return html`<${Matrix} values=${values} rowNames=${rows} columnNames=${columns} rowTitle="layer" columnTitle="head"
+      rowColour="ink" columnColour="ink" square=${false} maxCell=${44} kind=${kind} label=${label} selected=${selected}
+      hovered=${hovered} onHover=${setHovered} handle=${handle}
+      onPick=${({ row, column }) => select({ layer: Number(rows[row].split(" ").at(-1)), head: column })}
+      describe=${(row, column) => `layer ${rows[row]}, head ${column}: ${format(values[row * count + column])}`} />
+    <${ColourScale} ...${scaleOf(values, kind)} />`;
+}
+
+/** Layers x heads, summed over the source words. */
+export function ByHead({ entry, array, isLogit, isSigned }) {
   const picture = useRef(null);
   const [layers, heads, , keys] = array.shape;
   const sums = useMemo(() => Float32Array.from({ length: layers * heads }, (_, i) =>
     total(array.data.subarray(i * keys, (i + 1) * keys))), [array]);
-  const names = useMemo(() => [entry.layers.map(String), numbers(heads)], [array]);
-  const kind = isSigned ? "diverging" : "sequential";
-  const selected = useMemo(() => ({ row: entry.layers.indexOf(layer), column: head }), [entry, layer, head]);
+  const rows = useMemo(() => entry.layers.map(String), [array]);
   return html`<section class="card"><header><h2>Which head?</h2>
       <${SaveMenu} picture=${picture} name="contributions-by-head"
-        arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0],
-        columns: names[1] }]} /></header>
-    <p class="hint">${entry.isDifference ? "How much more (blue) or less (orange) each head adds than it did."
-      : isLogit ? "Contribution of each head to the logit: blue raises it, orange lowers it."
+        arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows, columns: numbers(heads) }]} /></header>
+    <p class="hint">${entry.isDifference ? html`How much <b class="positive">more</b> or <b class="negative">less</b> each head adds.`
+      : isLogit ? html`What each head adds to the logit: it <b class="positive">raises</b> or <b class="negative">lowers</b> it.`
       : "Lengths of each head's contributions, summed over the source words."} Click a head to choose it.</p>
-    <${Matrix} values=${sums} rowNames=${names[0]} columnNames=${names[1]} rowTitle="layer" columnTitle="head"
-      rowColour="ink" columnColour="ink" square=${false} maxCell=${44}
-      kind=${kind} label="Contribution of each layer and head" selected=${selected} hovered=${hovered}
-        onHover=${setHovered} handle=${picture}
-      onPick=${({ row, column }) => select({ layer: entry.layers[row], head: column })}
-        describe=${(row, column) => `layer ${entry.layers[row]}, head ${column}: ${format(sums[row * heads + column])}`} />
-    <${ColourScale} ...${scaleOf(sums, kind)} />
+    <${HeadMap} values=${sums} rows=${rows} count=${heads} kind=${isSigned ? "diverging" : "sequential"} handle=${picture}
+      label="Contribution of each layer and head" />
   </section>`;
 }
 

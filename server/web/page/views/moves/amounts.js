@@ -1,22 +1,23 @@
 // Contributions to a word's vector, to the next word's logit, and to the model's answer: by source word, head, layer,
 // part.
-import { OTHER, useDifferenceName } from "../core/compare.js";
-import { useJson, useLook } from "../core/fetching.js";
-import { html } from "../core/html.js";
-import { clamp, inputOf, lackOf, shownToken, sidesOf, useCapabilities, useHead } from "../core/model.js";
-import { useQueryOf } from "../core/sequences.js";
-import { select, useSelection } from "../core/state.js";
-import { Choices } from "../parts/choices.js";
-import { Answer, Problem, Progress } from "../parts/problem.js";
-import { TargetField, spaced, targetOf } from "../parts/target_field.js";
-import { Term } from "../parts/term.js";
-import { CopyMenu, SaveMenu } from "../parts/tools.js";
-import { LogitParts } from "./moves/logit_parts.js";
-import { Reasons, answersWithLabels } from "./moves/reasons.js";
-import { ByHead, BySource, Largest } from "./moves/who.js";
-import { Layers } from "./moves/layers.js";
+import { OTHER, useDifferenceName } from "../../core/compare.js";
+import { useJson, useLook } from "../../core/fetching.js";
+import { html } from "../../core/html.js";
+import { clamp, inputOf, lackOf, sidesOf, useCapabilities, useHead } from "../../core/model.js";
+import { useQueryOf } from "../../core/sequences.js";
+import { select, useSelection } from "../../core/state.js";
+import { Choices } from "../../parts/choices.js";
+import { Answer, Problem, Progress } from "../../parts/problem.js";
+import { TargetField, targetOf } from "../../parts/target_field.js";
+import { Term } from "../../parts/term.js";
+import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { LogitParts } from "./logit_parts.js";
+import { Reasons, answersWithLabels } from "./reasons.js";
+import { ByHead, BySource, Largest } from "./who.js";
+import { Head } from "./head.js";
+import { Layers } from "./layers.js";
 
-export function View() {
+export function Amounts() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part } = useHead();
@@ -55,32 +56,21 @@ function Question({ lack, guesses, answer, body }) {
   const entry = answer.entry;
   const difference = useDifferenceName();
   return html`<section class="card contributions-head">
-    <header><h2>Sources of ${entry ? html`<${Mover} entry=${entry} />` : "this word"}${
-      difference && ` ${difference}`}</h2>
-      ${body.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
-      ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}</header>
-    <p class="hint">Every <${Term} of="head" /> adds a vector to the word's <${Term} of="residual stream" />: for each source
-      word, its weight times its value, through <${Term} of="W_O" />. How long is
-      that${lack ? "?" : html`, and how does it change the <${Term} of="logit" /> of the next word?`}</p>
-    ${lack
-      ? html`<p class="lack">${lack}</p>`
-      : html`<div class="toolbar">
-          <${TargetField} field="contributions_target" typed=${target} label="Next word" token=${entry?.target}
-            empty="its own guess" suggestions=${guesses} error=${answer.error} />
-          <${TargetField} field="contributions_versus" typed=${versus} label="rather than" token=${entry?.versus}
-            empty="any" error=${answer.error} />
-          <${Choices} label="Count" value=${measure} onPick=${(value) => select({ contributions_measure: value })}
-            choices=${[["logit", "change of its logit"], ["length", "length of the addition"]]} />
-        </div>`}
+    <${Head} entry=${entry} suffix=${difference && ` ${difference}`}
+      menus=${html`${body.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
+        ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}`}
+      says=${html`Every <${Term} of="head" /> adds a vector to the word's <${Term} of="residual stream" />: for each source
+        word, its weight times its value, through <${Term} of="W_O" />. How long is
+        that${lack ? "?" : html`, and how does it change the <${Term} of="logit" /> of the next word?`}`}>
+      ${!lack && html`<${TargetField} field="contributions_target" typed=${target} label="Next word" token=${entry?.target}
+          empty="its own guess" suggestions=${guesses} error=${answer.error} />
+        <${TargetField} field="contributions_versus" typed=${versus} label="rather than" token=${entry?.versus}
+          empty="any" error=${answer.error} />
+        <${Choices} label="Count" value=${measure} onPick=${(value) => select({ contributions_measure: value })}
+          choices=${[["logit", "change of its logit"], ["length", "length of the addition"]]} />`}
+    <//>
+    ${lack && html`<p class="lack">${lack}</p>`}
   </section>`;
-}
-
-function Mover({ entry }) {
-  const { queries } = sidesOf(entry, entry.part);
-  const position = entry.query_positions[0];
-  return html`<code class="word query">${shownToken(queries[position])}<sub>${position}</sub></code>
-    ${entry.target && html`${" towards "}<code class="word">${spaced(entry.target.token)}</code>`}
-    ${entry.versus && html`${" rather than "}<code class="word">${spaced(entry.versus.token)}</code>`}`;
 }
 
 function savedArrays(entry) {
