@@ -1,6 +1,7 @@
 // Drawing of a matrix: cells as squares or dots, the numbers in them, row and column names, the crosshair.
 import { colourOf, inkOn } from "../core/colour.js";
 import { shownToken } from "../core/model.js";
+import { decimalsOf } from "../core/numbers.js";
 import { fillFitted } from "./picture.js";
 import { isWhole } from "./zoom.js";
 
@@ -8,7 +9,6 @@ export const FONT = 12;
 const NAMES = `${FONT}px ui-monospace, monospace`;
 const SMALLEST_WRITTEN = 28; // CSS pixels of a cell that has space for its number
 const NUMBERS = "11px system-ui, sans-serif";
-const MOST_DECIMALS = 2;
 const MOST_DOTS = 20000; // cells; more are drawn as squares
 const LARGEST_DOT = 0.94; // of a cell
 
@@ -82,7 +82,7 @@ function strike(context, seen, at, { isStruck, colours }) {
   });
 }
 
-/** Numbers in cells, with as many decimals as fit in all of them; none if no number of decimals fits. */
+/** Numbers in cells, with as many decimals as the precision supports and fit in all of them; none if no number fits. */
 function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, gap, isStruck, mode, colours }) {
   context.font = NUMBERS;
   context.textAlign = "center";
@@ -112,7 +112,7 @@ function writerOf(context, numbers, room) {
     low = Math.min(low, number);
     high = Math.max(high, number);
   }
-  for (let decimals = MOST_DECIMALS; decimals >= 0; decimals -= 1) {
+  for (let decimals = decimalsOf(Math.max(-low, high)); decimals >= 0; decimals -= 1) {
     const write = (number) => (number === 0 ? "0" : number.toFixed(decimals).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
     const isSeen = Math.max(-low, high) >= 10 ** -decimals; // otherwise all would be written as 0
     if (isSeen && Math.max(...[low, high].map((end) => context.measureText(write(end)).width)) <= room) return write;

@@ -61,7 +61,7 @@ function Alternatives({ token, found, temperature, onForce }) {
     const { token_id: id, token: text, probability } = trained.tokens[rank];
     onForce([{ id, text, logprob: Math.log(probability) }]);
   };
-  return html`<${Bars} rows=${rows} columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1}
+  return html`<${Bars} rows=${rows} columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1} isRanked
     onPick=${pick}
     caption=${CAPTION} />`;
 }

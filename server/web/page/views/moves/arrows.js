@@ -178,7 +178,8 @@ function Facts({ data, named }) {
   const [most] = largestOf(steps, 1);
   const ofMost = most && most.size * Math.sqrt(most.share);
   return html`<p class="motion-facts">${most && `The longest arrow is ${most.what}: ${format(most.size)} long, of which the ${
-    named} holds ${format(ofMost)}. `}The ${named} holds <b class="number" id="motion-share">${percent(share)}</b> of the squared lengths of what is added; the rest is in the other ${width - data.axes.length} directions of ${width}. The
+    named} holds ${format(ofMost)}. `}The ${named} holds <b class="number" id="motion-share">${percent(share)}</b> of the squared
+    lengths of what is added; the rest is in the other ${width - data.axes.length} directions of ${width}. The
     arrows’ sum is <b class="number" id="motion-difference">${format(difference, 3)}</b> from the model’s own
     vector${!hasMlps && " less the MLPs"}, whose length is <span class="number" id="motion-length">${
       format(endLength)}</span>${ways.length > 1 && " in the first text"}.

@@ -57,7 +57,8 @@ export function Reasons({ query, part }) {
       ${by === "word" && html`<${Choices} label="Take out" value=${verify} onPick=${(value) => select({ contributions_verify: value })}
         choices=${[["8", "8 words"], ["3", "3 words"], ["0", "nothing: estimates"]]} />`}
       <${CopyMenu} route=${request.route} body=${request.body} />
-      ${entry && html`<${SaveMenu} picture=${by === "word" && verify !== "0" ? null : picture} name="reasons" arrays=${savedParts(entry.reasons)} />`}</header>
+      ${entry && html`<${SaveMenu} picture=${by === "word" && verify !== "0" ? null : picture} name="reasons"
+        arrays=${savedParts(entry.reasons)} />`}</header>
     ${answersWithLabels(capabilities) && html`<${PairField} lack=${lackOf(capabilities, "/v1/score")} />`}
     ${interventionsOf(selection, capabilities).length > 0 && html`<p class="hint">This card shows the unchanged model.</p>`}
     ${isRefused ? html`<p class="lack">${refusalOf(answer.error)}</p>`

@@ -1,7 +1,7 @@
 // Search for any token: its rank, logit and probability, however unlikely it is.
 import { useJson } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
-import { format, grouped, percent } from "../../core/numbers.js";
+import { format, grouped, percent, rankAt } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Problem } from "../../parts/problem.js";
 import { TokenName } from "../../parts/token_name.js";
@@ -57,10 +57,11 @@ function Read({ text, row, drawn, onPick }) {
 function Chance({ row, drawn, token, name, note, onPick }) {
   const asked = useName(row, token);
   const cut = drawn.cutBy(token);
+  const { rank, isTied } = rankAt((at) => row.logits[row.order[at]], row.ranks[token] - 1, row.order.length);
   return html`<p class="chance">
     <button type="button" class="token" title="write it" onClick=${() => onPick(token)}>
       <${TokenName} token=${name ?? asked} /></button>
-    <b>rank ${grouped(row.ranks[token])}</b> of ${grouped(row.order.length)},${" "}
+    <b>rank ${isTied && "="}${grouped(rank)}</b> of ${grouped(row.order.length)},${" "}
     <span class="number">${percent(drawn.probabilities[token])}</span>,
     logit <span class="number">${format(row.logits[token])}</span>,${" "}
     ${cut ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`}
