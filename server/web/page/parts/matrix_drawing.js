@@ -53,9 +53,10 @@ function forSeen({ columns }, seen, at, each) {
   }
 }
 
-/** A dot for each number, its area the number's size, its colour the sign. */
-function drawDots(context, { values, range, canvas }, seen, at, { mode, colours }) {
+/** A dot for each number, its area the number's size (or that in `areas`), its colour the sign. */
+function drawDots(context, { values, range, canvas }, seen, at, { areas, mode, colours }) {
   const full = Math.max(Math.abs(range.low), Math.abs(range.high)) || 1;
+  const largest = areas ? areas.reduce((most, area) => Math.max(most, area), 1e-30) : full;
   const most = (Math.min(at.cell, at.tall) * LARGEST_DOT) / 2;
   context.fillStyle = colours.sunk;
   forSeen({ columns: canvas.width }, seen, at, (row, column, index, x, y) => {
@@ -65,9 +66,9 @@ function drawDots(context, { values, range, canvas }, seen, at, { mode, colours 
     context.fillStyle = colourOf(0.8 * sign * full, range.kind === "diverging" ? -full : 0, full, range.kind, mode);
     context.beginPath();
     forSeen({ columns: canvas.width }, seen, at, (row, column, index, x, y) => {
-      const size = values[index] * sign;
-      if (!(size > 0 && size < Infinity)) return;
-      const radius = most * Math.sqrt(Math.min(size / full, 1));
+      const value = values[index] * sign;
+      if (!(value > 0 && value < Infinity)) return;
+      const radius = most * Math.sqrt(Math.min((areas ? areas[index] : value) / largest, 1));
       context.moveTo(x + at.cell / 2 + radius, y + at.tall / 2);
       context.arc(x + at.cell / 2, y + at.tall / 2, radius, 0, 2 * Math.PI);
     });

@@ -38,8 +38,8 @@ function Sides({ selection, view }) {
 
 function DifferenceNote() {
   const name = useDifferenceName();
-  return name && html`<span class="hint" role="status">Numbers below are ${name}: <b class="query">above 0</b> it became more,${" "}
-    <b class="key">below 0</b> less.</span>`;
+  return name && html`<span class="hint" role="status">Numbers below are ${name}: <b class="positive">above 0</b> it became more,${" "}
+    <b class="negative">below 0</b> less.</span>`;
 }
 
 /** The first changes in words, and how many more there are. */
