@@ -68,6 +68,7 @@ const FIELDS = {
   contributions_pair: text(""), // the second text, for models that score pairs
 
   lens_target: text(""), // as contributions_target
+  lens_words: flag(false), // whether predictions without a letter or digit are left out
   lens_state: integer(-1), // 0 is the embedding, i the stream after block i
 
   next_temperature: number(1, 0, 3),
