@@ -41,6 +41,15 @@ export function scaleOf(values, kind) {
   return { low: -size, high: size, kind };
 }
 
+const ENDS_AT = 0.99; // share of the numbers
+
+/** Like scaleOf for both signs, but ending at the size that 99 of 100 numbers have at most: a few large ones hide no others. */
+export function clippedScale(values) {
+  const sizes = Float32Array.from(values, Math.abs).sort();
+  const high = sizes[Math.floor((sizes.length - 1) * ENDS_AT)] || sizes.at(-1);
+  return { low: -high, high, kind: "diverging" };
+}
+
 function textWidth(names, most) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = `${FONT}px ui-monospace, monospace`;
