@@ -1,12 +1,13 @@
 // Attention: the wall of all heads, one head as matrix and as text, and its rows while the model generates text.
 import { useDifferenceName } from "../core/compare.js";
-import { classes, html, useEffect, useMemo } from "../core/html.js";
+import { classes, html, useEffect, useMemo, useRef } from "../core/html.js";
 import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { counted, format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Store } from "../core/store.js";
 import { useStrongestPair } from "../core/strongest.js";
 import { Choices } from "../parts/choices.js";
+import { useFollow } from "../parts/follow.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
 import { HeadMatrix, HeadWords, TopKeys } from "./attention/head.js";
@@ -83,7 +84,7 @@ function Toolbar({ watching, grid }) {
       <input type="checkbox" checked=${!selection.attention_sink}
         onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>
     ${watching.isRunning
-      ? html`<button type="button" class="primary" onClick=${watching.stop}>Stop writing</button>`
+      ? html`<button type="button" class="primary stop-writing" onClick=${watching.stop}>Stop writing</button>`
       : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
           onClick=${() => watching.start(grid)}>Continue and watch</button>`}
   </div>
@@ -96,7 +97,9 @@ function Head({ answer, grid, marked, live, request }) {
   const difference = useDifferenceName();
   const name = `Layer ${layer}, head ${head}${difference && `: ${difference}`}`;
   const parts = { grid, ...marked, name, request };
-  return html`<div class="head-pictures" data-picture=${picture}>
+  const box = useRef(null);
+  useFollow(box, live && !live.isDone ? live.grid.queries.length : 0);
+  return html`<div class="head-pictures" data-picture=${picture} ref=${box}>
     <${Answer} answer=${answer}>${() => grid && html`
       ${picture !== "text" && html`<${HeadMatrix} ...${parts}><${Meaning} grid=${grid} live=${live} /><//>`}
       ${picture !== "matrix" && html`<${HeadWords} ...${parts} />`}`}<//>

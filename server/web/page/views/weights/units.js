@@ -127,7 +127,8 @@ function Strongest({ input, name }) {
   const answer = useJson(isAsked ? "v1/geometry" : null, { ...input, point: name, num_strongest: STRONGEST });
   if (!isAsked) return html`<button type="button" onClick=${() => setAsked(true)}>Find the most correlated pairs</button>`;
   const pick = ([weights_unit, weights_other]) => select({ weights_unit, weights_other }, { remember: true });
-  return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<table class="plain-table" aria-label="The most correlated pairs">
+  return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<table class="plain-table"
+    aria-label="The most correlated pairs">
     <thead><tr><th scope="col">neurons</th><th scope="col">correlation</th></tr></thead>
     <tbody>${arrays.strongest_pairs.data.map((pair, i) => html`<tr><th scope="row"><button type="button" class="plain"
         onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button></th>
