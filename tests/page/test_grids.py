@@ -148,7 +148,9 @@ def test_the_area_of_a_dot_is_the_weight_that_its_product_gets(open_view: Open, 
     drawn = [one.get("d", "") for one in drawing(page) if one.tag.endswith("}path")]
     signs = [path for path in drawn if re.search(r"a[\d.]+ [\d.]+ 0 1 0", path)]
     assert len(signs) == 2  # of one colour each
-    areas = [np.array([float(radius) ** 2 for radius in re.findall(r"a([\d.]+) [\d.]+ 0 1 0 (?!-)", path)]) for path in signs]
+    areas = [
+        np.array([float(radius) ** 2 for radius in re.findall(r"a([\d.]+) [\d.]+ 0 1 0 (?!-)", path)]) for path in signs
+    ]
     full = max(map(np.max, areas))
     for found, sign in zip(areas, (1, -1), strict=True):
         assert found / full == pytest.approx(weights[sign * expected > 0] / weights.max(), abs=0.02)

@@ -1,4 +1,4 @@
-"""What moves a word, as arrows: they are the served model's, have their true lengths, sum to its vector, and play."""
+"""How a word moves, as arrows: they are the served model's, have their true lengths, sum to its vector, and play."""
 
 import re
 from itertools import groupby

@@ -34,7 +34,7 @@ export const VIEWS = [
     lacks: lacks("/v1/explain"), load: () => import("./views/why.js"),
   },
   {
-    id: "moves", title: "What moves a word", about: "words, heads and MLPs, as arrows and amounts",
+    id: "moves", title: "How a word moves", about: "words, heads and MLPs, as arrows and amounts",
     lacks: lacks("/v1/contributions"), load: () => import("./views/moves.js"),
     usesText: ({ moves_as: as, motion_show: shown }) => as === "amounts" || shown !== "contexts",
   },

@@ -1,4 +1,4 @@
-// Scrolling to what a model writes.
+// Scrolling to the words that a model writes.
 import { useEffect, useRef } from "../core/html.js";
 
 const HANDS = ["wheel", "touchmove", "keydown"]; // the reader scrolls

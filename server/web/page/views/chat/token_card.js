@@ -12,7 +12,7 @@ import { CopyMenu } from "../../parts/tools.js";
 import { changesOf, contextOf, idsBefore } from "./story.js";
 
 const SHOWN = 12;
-const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "What moves a word"], ["lens", "Lens"],
+const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "How a word moves"], ["lens", "Lens"],
   ["next", "Next token"]];
 
 /** place: index of the token in the branch. onForce([{id, text, logprob}]): replace it with these tokens. */

@@ -5,13 +5,13 @@ import { useJson, useLook } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { clamp, inputOf, lackOf, sidesOf, useCapabilities, useHead } from "../../core/model.js";
 import { useQueryOf } from "../../core/sequences.js";
-import { select, useSelection } from "../../core/state.js";
-import { Choices } from "../../parts/choices.js";
+import { useSelection } from "../../core/state.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { Answer, Problem, Progress } from "../../parts/problem.js";
 import { TargetField, targetOf } from "../../parts/target_field.js";
 import { Term } from "../../parts/term.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { LogitParts } from "./logit_parts.js";
+import { LogitParts, partsOf } from "./logit_parts.js";
 import { Reasons, answersWithLabels } from "./reasons.js";
 import { ByHead, BySource, Largest } from "./who.js";
 import { Head } from "./head.js";
@@ -50,9 +50,8 @@ export function Amounts() {
     ${!isFirst && reasons}`;
 }
 
-/** The target token of the logit, and the measure of additions. */
 function Question({ lack, guesses, answer, body }) {
-  const { contributions_target: target, contributions_versus: versus, contributions_measure: measure } = useSelection();
+  const { contributions_target: target, contributions_versus: versus } = useSelection();
   const entry = answer.entry;
   const difference = useDifferenceName();
   return html`<section class="card contributions-head">
@@ -66,7 +65,7 @@ function Question({ lack, guesses, answer, body }) {
           empty="its own guess" suggestions=${guesses} error=${answer.error} />
         <${TargetField} field="contributions_versus" typed=${versus} label="rather than" token=${entry?.versus}
           empty="any" error=${answer.error} />
-        <${Choices} label="Count" value=${measure} onPick=${(value) => select({ contributions_measure: value })}
+        <${FieldChoices} field="contributions_measure" label="Count"
           choices=${[["logit", "change of its logit"], ["length", "length of the addition"]]} />`}
     <//>
     ${lack && html`<p class="lack">${lack}</p>`}
@@ -74,20 +73,14 @@ function Question({ lack, guesses, answer, body }) {
 }
 
 function savedArrays(entry) {
-  const names = [["norms", "lengths [layer, head, key]"], ["attributions", "pushes on the logit [layer, head, key]"]];
-  const { keys } = sidesOf(entry, entry.part);
-  const maps = names.filter(([name]) => entry.arrays[name]).map(([name, label]) => {
-    const [layers, heads, , count] = entry.arrays[name].shape;
-    return { label, array: { data: entry.arrays[name].data, shape: [layers, heads, count] }, columns: keys,
-      rows: headNames(entry.layers, heads) };
-  });
-  const parts = entry.arrays.components;
-  return parts ? [...maps, { label: "parts of the logit", array: { data: parts.data, shape: [parts.data.length] },
-    rows: ["part"], columns: entry.component_names }] : maps;
+  const { norms, attributions } = entry.arrays;
+  const [layers, heads, , count] = norms.shape;
+  const rows = Array.from({ length: layers * heads }, (_, i) => `layer ${entry.layers[Math.floor(i / heads)]} head ${i % heads}`);
+  const columns = sidesOf(entry, entry.part).keys;
+  const map = (label, { data }) => ({ label, array: { data, shape: [layers, heads, count] }, rows, columns });
+  const pushes = attributions && [map("pushes on the logit [layer, head, key]", attributions), partsOf(entry)];
+  return [map("lengths [layer, head, key]", norms), ...(pushes ?? [])];
 }
-
-const headNames = (layers, heads) => Array.from({ length: layers.length * heads }, (_, i) =>
-  `layer ${layers[Math.floor(i / heads)]} head ${i % heads}`);
 
 function Findings({ entry, given }) {
   const selection = useSelection();

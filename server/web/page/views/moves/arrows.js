@@ -8,7 +8,7 @@ import { format, percent } from "../../core/numbers.js";
 import { useQueryOf } from "../../core/sequences.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStrongestPair } from "../../core/strongest.js";
-import { Choices } from "../../parts/choices.js";
+import { FieldChoices, FieldSelect } from "../../parts/choices.js";
 import { ClipButton } from "../../parts/clip_button.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
@@ -25,7 +25,6 @@ import { measured } from "./way.js";
 const LONGEST_LABEL = 22; // characters of a text, in the picture
 const SUMMED = { word: ["head"], head: ["key"], one: [] };
 
-/** One word of the shared text, or in several texts. */
 export function Arrows() {
   const { motion_show: show, motion_by: by } = useSelection();
   const capabilities = useCapabilities();
@@ -58,7 +57,6 @@ function InContexts({ fields, reads, layer }) {
 }
 
 function Card({ answer, entries, body, layer, texts = null }) {
-  const { motion_show: show } = useSelection();
   const data = useMeasured(entries, layer, texts);
   const saved = useMemo(() => savedArrays(data), [data]);
   const handle = useRef(null);
@@ -68,7 +66,7 @@ function Card({ answer, entries, body, layer, texts = null }) {
         ${entries && html`<${SaveMenu} name="motion" picture=${handle} arrays=${saved} />`}`}
       says="A word’s vector begins as its embedding; every attention head and MLP adds an arrow to it. Another word’s arrow is its
         attention weight × its value × W_O. Put end to end, the arrows lead to the vector from which the next word is read.">
-      <${Choices} label="of" value=${show} onPick=${(value) => select({ motion_show: value })}
+      <${FieldChoices} field="motion_show" label="of"
         choices=${[["one", "this text"], ["contexts", "one word in several contexts"]]} />
       <${Options} isMany=${texts !== null} />
     <//>
@@ -77,24 +75,20 @@ function Card({ answer, entries, body, layer, texts = null }) {
   </section>`;
 }
 
-/** Controls for the sources of the arrows and for the axes. */
 function Options({ isMany }) {
-  const { motion_by: by, motion_layers: layers, motion_space: space, motion_axes: axes, motion_mlps: mlps } = useSelection();
+  const { motion_by: by, motion_mlps: mlps } = useSelection();
   const { layer, head } = useHead();
-  const pick = (field) => (value) => select({ [field]: value });
   const views = [["auto", isMany ? "what sets the contexts apart" : `what ${by === "head" ? "heads" : "other words"} add most`],
     ["largest", "what is added most"], ["parts", "embedding, attention, MLPs"],
     ...(by === "head" || isMany ? [] : [["key", "the chosen key word"]])];
-  return html`<${Choices} label="An arrow for each" value=${by} onPick=${pick("motion_by")}
+  return html`<${FieldChoices} field="motion_by" label="An arrow for each"
       choices=${[["word", "word"], ["head", "head"], ["one", `word, head ${layer}.${head} alone`]]} />
-    <${Choices} label="Layers" value=${layers} onPick=${pick("motion_layers")}
+    <${FieldChoices} field="motion_layers" label="Layers"
       choices=${[["sum", "all together"], ["each", "one after another"], ["one", `layer ${layer}`]]} />
     <label><input type="checkbox" checked=${!mlps} onChange=${(event) => select({ motion_mlps: !event.target.checked })} />${" "}
       without MLPs</label>
-    <${Choices} label="In" value=${space} onPick=${pick("motion_space")}
-      choices=${[["plane", "a plane"], ["space", "three dimensions"]]} />
-    <label>Axes <select value=${axes} onChange=${(event) => pick("motion_axes")(event.target.value)}>
-      ${views.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select></label>`;
+    <${FieldChoices} field="motion_space" label="In" choices=${[["plane", "a plane"], ["space", "three dimensions"]]} />
+    <${FieldSelect} field="motion_axes" label="Axes" options=${views} />`;
 }
 
 /** The ways of the answers, measured by way.js in the selected axes; null before there are answers. */
@@ -117,7 +111,6 @@ function useMeasured(entries, layer, texts) {
   }, [entries, layers, layer, axes, space, key, hasMlps]);
 }
 
-/** The vectors of the steps of each way, for saving. */
 function savedArrays(data) {
   if (data === null) return [];
   return data.ways.map(({ steps, width }, i) => ({
@@ -133,7 +126,6 @@ function savedArrays(data) {
   }));
 }
 
-/** The arrows: picture, controls, the sentence about them, and the table. */
 function Motion({ data, texts, handle }) {
   const { motion_space: space } = useSelection();
   const count = Math.max(...data.ways.map((way) => way.steps.length));
@@ -158,7 +150,6 @@ function Motion({ data, texts, handle }) {
 
 const cut = (text) => (text.length > LONGEST_LABEL ? `${text.slice(0, LONGEST_LABEL)}…` : text);
 
-/** A sentence about the last added step. */
 function sentenceOf(way, done, count) {
   const end = way.isWhole ? "from which the next word is read" : "without the MLPs";
   if (done > count) return `All ${count} arrows at once: their sum is the vector ${end}.`;
@@ -194,7 +185,6 @@ const largestOf = (steps, count) => steps.slice(1).sort((a, b) => b.size - a.siz
 const Legend = ({ ways }) => html`<ul class="motion-legend">${ways.map((way, i) =>
   html`<li><i class=${OF_WAY[i]} aria-hidden="true"></i>${i + 1}: ${way.title}</li>`)}</ul>`;
 
-/** The picture's content in words, for screen readers. */
 function summaryOf({ ways, share }, named) {
   const of = ({ steps, title, endLength }) => {
     return `${title ? `${title}: ` : ""}${steps.length} arrows lead to a vector of length ${format(endLength)}; the longest are ${

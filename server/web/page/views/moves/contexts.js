@@ -36,7 +36,7 @@ export function positionOf(text, word, offsets) {
   return position < 0 ? null : position;
 }
 
-/** Request the vectors of the word in every text, and the lens there; rejects if a text does not contain the word. */
+/** Rejects if a text does not contain the word. */
 async function askAll(route, { word, texts, reads, ...body }, options) {
   return Promise.all(texts.map(async (text) => {
     const { offsets } = await json("tokenize", { prompt: text, return_offsets: true }, options);
@@ -48,10 +48,8 @@ async function askAll(route, { word, texts, reads, ...body }, options) {
   }));
 }
 
-/** The answers about each text, in `data`; see useAnswer. */
 export const useContexts = (body) => useAnswer(askAll, body === null ? null : "v1/contributions", body);
 
-/** Fields for the word and its texts, and examples. */
 export function ContextFields() {
   const selection = useSelection();
   const { word, texts } = contextsOf(selection);

@@ -63,9 +63,11 @@ export function Figure({ data, player, summary, handle }) {
   };
   const onKeyDown = (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    const act = keysOf(player, isSpace && event.shiftKey ? turn : null)[event.key];
-    if (!act) return;
-    act();
+    const turns = isSpace && event.shiftKey && TURNS[event.key];
+    const [act, by] = ACTS[event.key] ?? [];
+    if (turns) turn(...turns.map((side) => side * TURN_BY));
+    else if (act) player[act](by);
+    else return;
     event.preventDefault();
     event.stopPropagation();
   };
@@ -81,11 +83,5 @@ export function Figure({ data, player, summary, handle }) {
   </figure>`;
 }
 
-function keysOf(player, turn) {
-  if (turn) {
-    return { ArrowLeft: () => turn(-TURN_BY, 0), ArrowRight: () => turn(TURN_BY, 0), ArrowUp: () => turn(0, -TURN_BY),
-      ArrowDown: () => turn(0, TURN_BY) };
-  }
-  return { " ": player.toggle, ArrowLeft: () => player.step(-1), ArrowRight: () => player.step(1), Home: () => player.seek(0),
-    End: () => player.seek(1) };
-}
+const TURNS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const ACTS = { " ": ["toggle"], ArrowLeft: ["step", -1], ArrowRight: ["step", 1], Home: ["seek", 0], End: ["seek", 1] };

@@ -1,16 +1,15 @@
 // The title and tools of the view: the word that is moved, and the choice between arrows and amounts.
 import { html } from "../../core/html.js";
 import { shownToken, sidesOf } from "../../core/model.js";
-import { select, useSelection } from "../../core/state.js";
-import { Choices } from "../../parts/choices.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { spaced } from "../../parts/target_field.js";
 
 /** entry: of /v1/contributions, or null; suffix: of the title; menus: next to it; children: further tools. */
-export function Head({ entry, title = "What moves", suffix = "", menus, says, children }) {
-  const { moves_as: as } = useSelection();
-  return html`<header><h2>${title} ${entry && html`<${Mover} entry=${entry} />`}${suffix}</h2>${menus}</header>
+export function Head({ entry, title = "How", suffix = "", menus, says, children }) {
+  return html`<header><h2>${title} ${entry ? html`<${Mover} entry=${entry} />` : title === "How" && "a word moves"}${suffix}</h2>
+      ${menus}</header>
     <p class="hint">${says}</p>
-    <div class="toolbar"><${Choices} label="Show" value=${as} onPick=${(moves_as) => select({ moves_as })}
+    <div class="toolbar"><${FieldChoices} field="moves_as" label="Show"
       choices=${[["arrows", "arrows"], ["amounts", "amounts"]]} />${children}</div>`;
 }
 
@@ -18,5 +17,5 @@ function Mover({ entry }) {
   const position = entry.query_positions[0];
   const towards = (name, said) => entry[name] && html` ${said} <code class="word">${spaced(entry[name].token)}</code>`;
   return html`<code class="word query">${shownToken(sidesOf(entry, entry.part).queries[position])}<sub>${position}</sub></code>
-    ${towards("target", " towards")}${towards("versus", " rather than")}`;
+    ${" moves"}${towards("target", " towards")}${towards("versus", " rather than")}`;
 }

@@ -43,46 +43,40 @@ export function Layers({ entry, given }) {
   </section>`;
 }
 
+/** A title, a hint, and lines over the states; more: properties of Lines. */
+function Curve({ title, name, says, series, points, ...more }) {
+  const picture = useRef(null);
+  const data = Float32Array.from(series.flatMap(({ values }) => [...values]));
+  const saved = { label: "lines", array: { data, shape: [series.length, points.length] },
+    rows: series.map((line) => line.name), columns: points };
+  return html`<div><header class="line-head"><h3>${title}</h3><${SaveMenu} picture=${picture} name=${name} arrays=${[saved]} /></header>
+    <p class="hint">${says}</p>
+    <${Lines} series=${series} points=${points} height=${210} handle=${picture} ...${more} /></div>`;
+}
+
 function Curves({ entry, tokens, query, other }) {
-  const lengths = useRef(null);
-  const directions = useRef(null);
-  const { norms, steps, cosine_to_start: toStart, cosine_to_previous: toPrevious,
+  const { norms: { data: norms }, steps: { data: steps }, cosine_to_start: { data: toStart }, cosine_to_previous: toPrevious,
     cosine_to_others: toOthers } = entry.arrays;
-  const points = useMemo(() => stateNames(norms.data.length), [entry]);
-  const ofLength = [{ name: "length of the vector", values: norms.data },
-    { name: "length of the step before", values: steps.data }];
-  const ofDirection = [
-    { name: "to its embedding", values: toStart.data },
-    { name: "to the state before", values: toPrevious.data },
-    ...(toOthers ? [{ name: `to ${shownToken(tokens[other])} (${other}), the key`, values: toOthers.data }] : []),
-  ];
-  const saved = (series) => {
-    const data = Float32Array.from(series.flatMap((line) => [...line.values]));
-    return [{ label: "lines", array: { data, shape: [series.length, points.length] },
-      rows: series.map((line) => line.name), columns: points }];
-  };
-  const highest = entry.isDifference ? Math.max(0.01, ...ofDirection.map((line) => extent(line.values)[1])) : 1;
-  const lowest = Math.min(0, ...ofDirection.map((line) => extent(line.values)[0])); // a zero vector has no cosine
+  const points = useMemo(() => stateNames(norms.length), [entry]);
+  const cosines = [{ name: "to its embedding", values: toStart }, { name: "to the state before", values: toPrevious.data },
+    ...(toOthers ? [{ name: `to ${shownToken(tokens[other])} (${other}), the key`, values: toOthers.data }] : [])];
+  const [lowest, highest] = extent(cosines.flatMap(({ values }) => [...values])); // a zero vector has no cosine
+  const said = entry.isDifference ? `in the end its length changed by ${format(norms.at(-1))}`
+    : `from length ${format(norms[0])} to ${format(norms.at(-1))}`;
   return html`<div class="columns">
-    <div><header class="line-head"><h3>Length of the vector</h3><${SaveMenu} picture=${lengths} name="lengths"
-      arrays=${saved(ofLength)} /></header>
-      <p class="hint">Each block adds a step to the vector of <code>“${shownToken(tokens[query])}”</code>: ${
-        entry.isDifference ? `in the end its length changed by ${format(norms.data.at(-1))}`
-          : `from length ${format(norms.data[0])} to ${format(norms.data.at(-1))}`}. The norm before each
-          block keeps only the direction.</p>
-      <${Lines} series=${ofLength} points=${points} low=${Math.min(0, extent(norms.data)[0], extent(steps.data)[0])}
-        height=${210} label="Length of the vector and of its steps"
-        handle=${lengths} /></div>
-    <div><header class="line-head"><h3>Direction of the vector</h3><${SaveMenu} picture=${directions} name="directions"
-      arrays=${saved(ofDirection)} /></header>
-      <p class="hint">The <${Term} of="cosine" /> to another vector: 1 is the same direction, 0 a right angle. At the
-        end it is ${format(toStart.data.at(-1), 2)} to the <${Term} of="embedding" />. Choose a key to compare with another word.</p>
-      <${Lines} series=${ofDirection} points=${points} low=${lowest} high=${highest} height=${210}
-        label="Cosines of the vector to its start, the state before and another word" handle=${directions} /></div>
+    <${Curve} title="Length of the vector" name="lengths" points=${points}
+      series=${[{ name: "length of the vector", values: norms }, { name: "length of the step before", values: steps }]}
+      says=${html`Each block adds a step to the vector of <code>“${shownToken(tokens[query])}”</code>: ${said}. The norm before each
+        block keeps only the direction.`}
+      low=${Math.min(0, extent(norms)[0], extent(steps)[0])} label="Length of the vector and of its steps" />
+    <${Curve} title="Direction of the vector" name="directions" points=${points} series=${cosines}
+      says=${html`The <${Term} of="cosine" /> to another vector: 1 is the same direction, 0 a right angle. At the end it
+        is ${format(toStart.at(-1), 2)} to the <${Term} of="embedding" />. Choose a key to compare with another word.`}
+      low=${Math.min(0, lowest)} high=${entry.isDifference ? Math.max(0.01, highest) : 1}
+      label="Cosines of the vector to its start, the state before and another word" />
   </div>`;
 }
 
-/** The stream's predicted token at each layer: the first one of the lens. */
 function Said({ given, part, query, side }) {
   const capabilities = useCapabilities();
   const mode = useStore(theme);

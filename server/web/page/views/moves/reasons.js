@@ -5,22 +5,20 @@ import { interventionsOf } from "../../core/changes.js";
 import { useJson } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
 import { lackOf, shownToken, textsOf, useCapabilities } from "../../core/model.js";
-import { counted, format, largest, percent } from "../../core/numbers.js";
+import { format, percent } from "../../core/numbers.js";
 import { saved } from "../../core/place.js";
 import { select, useSelection } from "../../core/state.js";
 import { Bars } from "../../parts/bars.js";
-import { Choices } from "../../parts/choices.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
 import { Answer } from "../../parts/problem.js";
 import { spaced } from "../../parts/target_field.js";
 import { Tokens } from "../../parts/tokens.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { Waterfall } from "../../parts/waterfall.js";
-import { HeadMap } from "./who.js";
+import { HeadMap, largestFirst, total } from "./who.js";
 
 const SHOWN = 12; // words of the waterfall
-const NAMES = { word: "word", head: "head", layer: "layer" };
-const total = (values) => values.reduce((sum, value) => sum + value, 0);
 
 /** Whether the model answers with a label or a score instead of a token. */
 export const answersWithLabels = (capabilities) =>
@@ -39,7 +37,6 @@ function requestOf(selection, capabilities, query, part) {
   return { route: "v1/next", body: { ...textsOf(selection, capabilities), position: query, num_tokens: 6, explain } };
 }
 
-/** query: the position of the prediction, null until it is known. */
 export function Reasons({ query, part }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -52,9 +49,8 @@ export function Reasons({ query, part }) {
   const { contributions_by: by, contributions_verify: verify } = selection;
   const isRefused = answer.error?.code === "not_explainable";
   return html`<section class="card contributions-rows reasons"><header><h2>${TITLES[request.route]}</h2>
-      <${Choices} label="Split by" value=${by} onPick=${(value) => select({ contributions_by: value })}
-        choices=${Object.entries(NAMES)} />
-      ${by === "word" && html`<${Choices} label="Take out" value=${verify} onPick=${(value) => select({ contributions_verify: value })}
+      <${FieldChoices} field="contributions_by" label="Split by" choices=${["word", "head", "layer"].map((name) => [name, name])} />
+      ${by === "word" && html`<${FieldChoices} field="contributions_verify" label="Take out"
         choices=${[["8", "8 words"], ["3", "3 words"], ["0", "nothing: estimates"]]} />`}
       <${CopyMenu} route=${request.route} body=${request.body} />
       ${entry && html`<${SaveMenu} picture=${by === "word" && verify !== "0" ? null : picture} name="reasons"
@@ -72,7 +68,6 @@ const refusalOf = ({ message }) =>
 
 const TITLES = { "v1/next": "Why this word?", "v1/classify": "Why this label?", "v1/score": "Why this score?" };
 
-/** The second text of a pair, for a model with a head that scores pairs. */
 function PairField({ lack }) {
   const { contributions_pair: pair } = useSelection();
   if (lack || saved) return null;
@@ -102,14 +97,12 @@ function chanceOf({ score, probs, temperatures }) {
 const wordName = ({ token, position, stack }) => `${shownToken(token)} (${stack === "encoder" ? "encoder " : ""}${position})`;
 const restOf = (reasons) => Object.entries(reasons.rest).map(([name, value]) => ({ name, value }));
 
-/** The parts and the rest as steps to the sum. */
 function Steps({ reasons, steps, label, onPick, handle }) {
   const all = useMemo(() => [...steps, ...restOf(reasons)], [reasons]);
   return html`<${Waterfall} steps=${all} total=${{ name: reasons.versus ? "difference" : "logit", value: reasons.sum }}
     label=${label} handle=${handle} onPick=${onPick} />`;
 }
 
-/** The estimates of all words as a sum, or the measured effects of those that were taken out. */
 function ByWord({ reasons, handle }) {
   const { parts, verify } = reasons;
   const stacks = [...new Set(parts.map(({ stack }) => stack))];
@@ -141,13 +134,8 @@ function Measured({ reasons, measured: { rows, all } }) {
 
 function Estimated({ reasons, handle }) {
   const { parts } = reasons;
-  const steps = useMemo(() => {
-    const places = largest(parts.map(({ value }) => Math.abs(value)), SHOWN);
-    const shown = places.map((place) => ({ name: wordName(parts[place]), key: parts[place].position, value: parts[place].value }));
-    const others = parts.length - places.length;
-    const left = total(parts.map(({ value }) => value)) - total(shown.map(({ value }) => value));
-    return others ? [...shown, { name: counted(others, "other"), value: left }] : shown;
-  }, [reasons]);
+  const steps = useMemo(() => largestFirst(parts.map((part) => ({ name: wordName(part), key: part.position, value: part.value })),
+    SHOWN), [reasons]);
   return html`<${Steps} reasons=${reasons} steps=${steps} label="Contribution of each word, and the sum" handle=${handle}
     onPick=${({ key }) => key !== undefined && select({ key })} />`;
 }
@@ -163,7 +151,7 @@ function StackWords({ stack, parts, most, weightOf }) {
 
 function ByHead({ reasons, handle }) {
   const map = useMemo(() => headMap(reasons.parts), [reasons]);
-  const steps = [{ name: "all heads", value: total(reasons.parts.map(({ value }) => value)) }];
+  const steps = [{ name: "all heads", value: total(map.values) }];
   return html`<div class="columns">
     <div><${HeadMap} ...${map} label="Contribution of each head to the answer" handle=${handle} /></div>
     <div><${Steps} reasons=${reasons} steps=${steps} label="All heads, the rest, and the sum" /></div></div>`;
@@ -188,11 +176,9 @@ function ByLayer({ reasons, handle }) {
 }
 
 function savedParts({ by, parts, rest }) {
-  const named = parts.flatMap((part) => {
-    if (by === "layer") return [[`layer ${part.layer} attention`, part.attention], [`layer ${part.layer} mlp`, part.mlp]];
-    if (by === "head") return [[`${part.part ?? ""} layer ${part.layer} head ${part.head}`.trim(), part.value]];
-    return [[`${part.stack ?? ""} ${part.position} ${part.token}`.trim(), part.value]];
-  });
+  const named = parts.flatMap(({ layer, attention, mlp, part = "", head, stack, position, token, value }) =>
+    (by === "layer" ? [[`layer ${layer} attention`, attention], [`layer ${layer} mlp`, mlp]]
+      : [[(by === "head" ? `${part} layer ${layer} head ${head}` : `${stack ?? ""} ${position} ${token}`).trim(), value]]));
   const all = [...named, ...Object.entries(rest)];
   return [{ label: "parts", array: { data: Float32Array.from(all, ([, value]) => value), shape: [all.length] }, rows: ["part"],
     columns: all.map(([name]) => name) }];

@@ -7,16 +7,13 @@ export const OF_WAY = ["value", "good", "ink", "muted"]; // the colours of sever
 const MARGIN = { x: 76, y: 36 };
 const SMALL = 11; // pixels of type
 const LARGE = 13;
-const NARROW = 600; // pixels
+const NARROW = 600;
 const MOST_LABELS = 16;
 const HIDDEN = { wide: 1.5, alpha: 0.55, most: 0.98 }; // the thin line; an arrow that shows more of its length has none
 
 const font = (size) => `600 ${size}px system-ui, sans-serif`;
 
-/**
- * The state of a way at a progress: {done: whole steps, part: of the current step, together: of all at once}, from 0
- * to 1.
- */
+/** {done: whole steps of a way at a progress, part: of the current step, together: of all at once, 0 to 1}. */
 function phaseOf(way, progress) {
   const along = Math.min(1, progress / TURN) * way.steps.length;
   const done = Math.min(way.steps.length, Math.floor(along + 1e-9));
@@ -40,7 +37,8 @@ export class Scene {
     context.fillStyle = this.colours.raised;
     context.fillRect(0, 0, width, height);
     context.textBaseline = "middle";
-    const drawn = ways.map((way, i) => this.#arrowsOf(way, phaseOf(way, progress), i));
+    const phases = ways.map((way) => phaseOf(way, progress));
+    const drawn = ways.map((way, i) => this.#arrowsOf(way, phases[i], i));
     this.#fit(ways, drawn);
     this.labels = [];
     this.#drawAxes();
@@ -48,12 +46,11 @@ export class Scene {
       whole: this.#place(arrow.whole) }));
     if (this.view.space === "space") arrows.sort((a, b) => a.from[2] + a.to[2] - b.from[2] - b.to[2]);
     for (const arrow of arrows) this.#drawArrow(arrow);
-    ways.forEach((way, i) => this.#drawEnds(way, phaseOf(way, progress), i));
+    ways.forEach((way, i) => this.#drawEnds(way, phases[i], i));
     this.#drawLabels();
     this.#drawRuler();
   }
 
-  /** A point of the axes after the rotation of the space: right, up, and towards the eye. */
   #turned([a, b, c]) {
     if (this.view.space === "plane") return [a, b, 0];
     const [yaw, pitch] = [this.view.yaw, this.view.pitch].map((degrees) => (degrees * Math.PI) / 180);
@@ -62,7 +59,6 @@ export class Scene {
       Math.sin(pitch) * b + Math.cos(pitch) * deep];
   }
 
-  /** Set the scale so that the start and all drawn arrows are visible at their true lengths. */
   #fit(ways, drawn) {
     const seen = [...ways.flatMap(({ from, steps }) => (steps[0].kind === "state" ? [steps[0].to] : [from, steps[0].to])),
       ...drawn.flat().flatMap(({ to, whole }) => [to, whole])].map((point) => this.#turned(point));
@@ -72,7 +68,6 @@ export class Scene {
     this.middle = [0, 1].map((i) => (lows[i] + highs[i]) / 2);
   }
 
-  /** The pixel of a point, and its depth. */
   #place(point) {
     const [x, y, deep] = this.#turned(point);
     return [this.width / 2 + (x - this.middle[0]) * this.unit, this.height / 2 - (y - this.middle[1]) * this.unit, deep];
@@ -90,7 +85,6 @@ export class Scene {
     });
   }
 
-  /** The last point of the line from a to b that is on the canvas, a little inside. */
   #withinEdge([x0, y0], [x1, y1]) {
     let t = 1;
     for (const [from, to, low, high] of [[x0, x1, 8, this.width - 8], [y0, y1, 14, this.height - 30]]) {
@@ -176,7 +170,6 @@ export class Scene {
     context.fill();
   }
 
-  /** Draw the start and the end of the word's vector, and the words that the lens reads at the end. */
   #drawEnds(way, { done }, w) {
     const isOnly = this.data.ways.length === 1;
     const colour = isOnly ? "query" : OF_WAY[w];
@@ -198,7 +191,7 @@ export class Scene {
     if (reads) this.#label(`${way.reads}: ${reads.join(", ")}`, end.x, end.y + below, { colour, size: SMALL, weight: 1e6 });
   }
 
-  /** A label that overlaps no line ending at the point: moved in the direction by its own size and a gap. */
+  /** A label moved by its own size and a gap in a direction, in which no line ends. */
   #labelBeside(text, [x, y], [ux, uy], gap, style) {
     const wide = this.#measure(text, style.size);
     const far = Math.min((wide / 2 + gap) / Math.abs(ux), (style.size * 0.65 + gap) / Math.abs(uy));
@@ -214,7 +207,6 @@ export class Scene {
     this.labels.push({ text, x, y, alpha, ...style });
   }
 
-  /** Draw the labels, the most important first; labels that would overlap an earlier one are omitted. */
   #drawLabels() {
     const { context } = this;
     const taken = [];
@@ -239,7 +231,7 @@ export class Scene {
     this.context.fillText(text, x, y);
   }
 
-  /** A scale bar of a round length, because the scale changes as the arrows grow. */
+  /** The scale changes as the arrows grow. */
   #drawRuler() {
     const most = 110 / this.unit;
     const power = 10 ** Math.floor(Math.log10(most));

@@ -6,7 +6,6 @@ const MOST = { sum: 10, each: 4, one: 12 }; // sources with their own arrow, per
 
 const NO_ROUNDING = 1e-4; // upper bound of float32's rounding error
 
-/** The kind of step of an addition, by the end of its name. */
 const KINDS = [
   [/(hook_embed|hook_resid_pre)$/, "embedding"], [/hook_(pos|token_type)_embed$/, "position"],
   [/attn\.b_O$/, "bias"], [/attn\.rest$/, "rest"], [/hook_attn_out$/, "attention"], [/hook_cross_attn_out$/, "cross"],
@@ -14,7 +13,7 @@ const KINDS = [
   [/(attn|hook_resid_\w+)\.change$/, "change"], [/\.change$/, "norm"], [/other_streams$/, "streams"],
   [/rounding$/, "rounding"],
 ];
-// The order of the components when layers are summed.
+// when layers are summed
 const ORDER = ["embedding", "position", "attention", "word", "head", "more", "rest", "change", "cross", "bias", "mlp", "token", "streams",
   "norm", "rounding"];
 const BEFORE_CROSS = new Set(["attention", "norm", "change"]); // additions of a decoder's block before its cross-attention
@@ -48,7 +47,7 @@ export function stepsOf(entry, layers, layer, hasMlps) {
     end: hasMlps ? state(last) : addTo(Float64Array.from(state(last)), taken, -1) };
 }
 
-/** All additions in order; those of the sources are in the place of their layer's attention. */
+/** All additions, those of the sources in the place of their layer's attention. */
 function inOrder(entry, width) {
   const steps = [];
   const done = new Set();
@@ -68,7 +67,6 @@ function inOrder(entry, width) {
   return steps;
 }
 
-/** The addition of each word, or each head, in a layer. */
 function sourcesOf(entry, layer, width) {
   const { data, axes, shape } = entry.arrays.vectors;
   const count = data.length / width / shape[0];
@@ -80,7 +78,6 @@ function sourcesOf(entry, layer, width) {
   });
 }
 
-/** Layer after layer, with the largest sources of each as separate steps; the rounding error is one step at the end. */
 function byLayer(raw, width) {
   const lost = raw.filter((step) => step.kind === "rounding");
   const rest = raw.filter((step) => step.kind !== "rounding");
@@ -90,7 +87,6 @@ function byLayer(raw, width) {
   return [...steps, ...gathered([rounding], "each", width)];
 }
 
-/** Every source and every other component once: its sum over the layers. */
 function merged(raw, width) {
   const parts = new Map();
   for (const step of raw) {
@@ -147,7 +143,6 @@ export function whatOf(step, { tokens, position }) {
   return `${quoted(tokens.keys[step.key])} (${step.key})${isItself ? ", the word itself" : ""}`;
 }
 
-/** A short name, for labels in the picture. */
 export function labelOf(step, { tokens, position }) {
   if (step.kind === "embedding" || step.kind === "state") return shownToken(tokens.queries[position]);
   if (step.kind === "word") return `+ ${shownToken(tokens.keys[step.key])}`;

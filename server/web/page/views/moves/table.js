@@ -1,21 +1,15 @@
 // The steps as a table with the same numbers as the arrows.
-import { classes, html, useEffect, useState } from "../../core/html.js";
+import { classes, html } from "../../core/html.js";
 import { format } from "../../core/numbers.js";
 import { Headings } from "../../parts/headings.js";
-import { currentAt, progressAt } from "./player.js";
+import { progressAt, useCurrent } from "./player.js";
 
 const where = (step) => (step.layer === null || step.layer === undefined || step.kind === "state" ? "" : step.layer);
 
-/** The steps of one way; a click on its number moves to a step. */
 export function StepsTable({ way, player, space }) {
   const own = way.steps.length;
   const reads = way.steps.some((step) => step.reads);
-  const doneOf = (progress) => Math.min(own, currentAt(progress, own));
-  const [done, setDone] = useState(doneOf(player.progress.value));
-  useEffect(() => {
-    setDone(doneOf(player.progress.value));
-    return player.progress.follow((progress) => setDone(doneOf(progress)));
-  }, [way]);
+  const done = Math.min(own, useCurrent(player, own));
   const go = (i) => player.seek(progressAt(i + 1, own));
   return html`<div class="motion-table" tabindex="0" role="region" aria-label=${`Steps${way.title ? ` of ${way.title}` : ""}`}>
     <table class="plain-table">

@@ -21,28 +21,30 @@ export function measured(entries, { layers, layer, axes: asked, space, key, hasM
   const ways = entries.map((entry) => stepsOf(entry, layers, layer, hasMlps));
   ways.forEach((way, i) => way.steps.forEach((step) => (step.reads = readAt(entries[i].lens, step.state))));
   const axes = axesOf(ways, asked, DIMENSIONS[space], key);
-  for (const way of ways) measure(way, axes.map((axis) => axis.vector));
+  const vectors = () => axes.map((axis) => axis.vector);
+  const measureAll = () => ways.forEach((way) => measure(way, vectors()));
+  measureAll();
   if (space === "plane" && extent(ways, 1) > extent(ways, 0)) { // the picture is wider than tall
     axes.reverse();
-    for (const way of ways) measure(way, axes.map((axis) => axis.vector));
+    measureAll();
   }
-  const vectors = axes.map((axis) => axis.vector);
-  const added = ways.flatMap((way) => way.steps.slice(1).map((step) => step.vector));
-  return { ways, axes, share: shareHeld(added, vectors), apart: shareHeld(apartFrom(ways), vectors),
+  return { ways, axes, share: shareHeld(addedBy(ways), vectors()), apart: shareHeld(apartFrom(ways), vectors()),
     leftOut: asked === "sources" ? leftOut(ways[0]) : undefined,
     difference: Math.max(...ways.map((way) => way.difference)) };
 }
 
-/** The likeliest words at a state by the lens, without punctuation; null if there are none. */
+const vectorsOf = (steps) => steps.map((step) => step.vector);
+const addedBy = (ways) => ways.flatMap((way) => vectorsOf(way.steps.slice(1)));
+const lessOf = (vector, other) => addTo(Float64Array.from(vector), other, -1);
+
+/** The likeliest words at a state, without punctuation; null if there are none. */
 function readAt(lens, state) {
   const words = state === null ? null : lens?.top_tokens[state]?.[0].filter((token) => /[\p{L}\p{N}]/u.test(token));
   return words?.length ? words.slice(0, MOST_READ).map(shownToken) : null;
 }
 
-/** The true length of a vector over its length along the axes; 1 if the axes hold nothing of it. */
 const stretchOf = (share) => (share > 1e-9 ? 1 / Math.sqrt(share) : 1);
 
-/** The extent of the ways along an axis. */
 function extent(ways, axis) {
   const at = ways.flatMap(({ from, steps }) => [...(steps[0].kind === "state" ? [] : [from]), ...steps.map((step) => step.to)])
     .map((point) => point[axis]);
@@ -51,7 +53,7 @@ function extent(ways, axis) {
 
 function measure(way, axes) {
   const running = zeros(way.width);
-  const left = (here) => lengthOf(addTo(Float64Array.from(way.end), here, -1));
+  const left = () => lengthOf(lessOf(way.end, running));
   way.from = onAxes(running, axes);
   for (const step of way.steps) {
     addTo(running, step.vector);
@@ -59,12 +61,12 @@ function measure(way, axes) {
     step.share = shareHeld([step.vector], axes);
     step.stretch = stretchOf(step.share);
     step.to = onAxes(running, axes);
-    step.left = left(running);
+    step.left = left();
     step.what = whatOf(step, way);
     step.label = labelOf(step, way);
   }
-  way.difference = left(running);
-  way.stretch = stretchOf(shareHeld([addTo(Float64Array.from(way.end), way.steps[0].vector, -1)], axes));
+  way.difference = left();
+  way.stretch = stretchOf(shareHeld([lessOf(way.end, way.steps[0].vector)], axes));
   way.endLength = lengthOf(way.end);
   way.rounded = way.steps.filter((step) => step.kind === "rounding").reduce((sum, step) => sum + step.size, 0);
 }
@@ -84,10 +86,9 @@ function leftOut(way) {
   return sourcesOf(way).includes(largest) ? undefined : largest;
 }
 
-/** The difference of each way's end from the mean of the ends. */
 function apartFrom(ways) {
   const mean = sumOf(ways.map((way) => way.end), ways[0].width).map((value) => value / ways.length);
-  return ways.map((way) => addTo(Float64Array.from(way.end), mean, -1));
+  return ways.map((way) => lessOf(way.end, mean));
 }
 
 /**
@@ -96,10 +97,8 @@ function apartFrom(ways) {
  */
 function axesOf(ways, asked, count, key) {
   const { width, end } = ways[0];
-  const start = sumOf(ways.map((way) => way.steps[0].vector), width);
-  const added = ways.flatMap((way) => way.steps.slice(1).map((step) => step.vector));
-  const of = (...kinds) => sumOf(ways.flatMap((way) => way.steps.filter((step) => kinds.includes(step.kind)))
-    .map((step) => step.vector), width);
+  const sumWhere = (holds) => sumOf(vectorsOf(ways.flatMap((way) => way.steps.filter((step, i) => holds(step, i, way)))), width);
+  const start = sumWhere((_, i) => i === 0);
   const own = ways[0].steps[0].kind === "state" ? "the state before" : "the embedding";
   const begin = count > 2 ? [[start, own]] : [];
   let named;
@@ -107,32 +106,29 @@ function axesOf(ways, asked, count, key) {
     const axes = withPrincipal([], apartFrom(ways), Math.min(count, ways.length - 1));
     named = axes.map((vector, i) => ({ vector, name: `what sets the contexts apart${i ? ", second" : ""}` }));
   } else if (asked === "parts") {
-    const wanted = [[start, own], [of(...SOURCES), "the addition of attention"],
-      [of("mlp"), "the addition of the MLPs"]];
-    named = namedAxes(wanted).slice(0, count);
+    named = namedAxes([[start, own], [sumWhere(({ kind }) => SOURCES.includes(kind)), "the addition of attention"],
+      [sumWhere(({ kind }) => kind === "mlp"), "the addition of the MLPs"]]).slice(0, count);
   } else if (asked === "key") {
-    const chosen = ways.flatMap((way) => way.steps.filter((step) => step.kind === "word" && step.key === key(way)));
-    named = namedAxes([...begin, [sumOf(chosen.map((step) => step.vector), width), "the addition of the chosen word"]]);
+    const chosen = sumWhere((step, _, way) => step.kind === "word" && step.key === key(way));
+    named = namedAxes([...begin, [chosen, "the addition of the chosen word"]]);
   } else {
     named = namedAxes(begin);
   }
   const isOfSources = asked === "sources" || asked === "key";
-  const sources = ways.flatMap(sourcesOf).map((step) => step.vector);
-  const begun = withPrincipal(named.map((axis) => axis.vector), isOfSources ? sources : [], count);
+  const sources = vectorsOf(ways.flatMap(sourcesOf));
+  const begun = withPrincipal(vectorsOf(named), isOfSources ? sources : [], count);
   const whose = ways[0].steps.some((step) => step.kind === "head") ? "heads" : "other words";
   const most = isOfSources && sources.length ? `most of what ${whose} add` : "most of what is added";
-  const all = withPrincipal(begun, added, count);
-  return all.map((vector, i) => {
+  return withPrincipal(begun, addedBy(ways), count).map((vector, i) => {
     const turned = dot(vector, end) < 0 ? vector.map((value) => -value) : vector;
     return { vector: turned, name: named[i]?.name ?? (i === named.length ? most : "most of the rest") };
   });
 }
 
-/** Orthogonal axes from the given directions, with their names; linearly dependent directions are omitted. */
 function namedAxes(wanted) {
   const named = [];
   for (const [vector, name] of wanted) {
-    const axes = orthonormal([...named.map((axis) => axis.vector), vector]);
+    const axes = orthonormal([...vectorsOf(named), vector]);
     if (axes.length > named.length) named.push({ vector: axes.at(-1), name });
   }
   return named;

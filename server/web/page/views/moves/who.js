@@ -1,18 +1,25 @@
 // Sources of additions to the word's vector: heads, source words, and single pairs of a word and a head.
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken, useHead } from "../../core/model.js";
-import { counted, descending, format } from "../../core/numbers.js";
+import { counted, format, largest } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Bars } from "../../parts/bars.js";
-import { Choices } from "../../parts/choices.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Tokens } from "../../parts/tokens.js";
 import { SaveMenu } from "../../parts/tools.js";
 
 const SHOWN = 10;
-const total = (values) => values.reduce((sum, value) => sum + value, 0);
+export const total = (values) => values.reduce((sum, value) => sum + value, 0);
 const numbers = (count) => Array.from({ length: count }, (_, i) => String(i));
-const bySize = (values) => [...descending(values.map(Math.abs))];
+
+/** The items {name, value} with the largest values, the largest first, and one for all others. */
+export function largestFirst(items, count) {
+  const order = [...items].sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+  const others = order.slice(count);
+  const rest = { name: counted(others.length, "other"), value: total(others.map(({ value }) => value)) };
+  return others.length ? [...order.slice(0, count), rest] : order;
+}
 
 /**
  * A number for each head as a map; a click chooses the head. values: row-major; rows: names of rows, which end with the
@@ -31,7 +38,6 @@ export function HeadMap({ values, rows, count, kind = "diverging", label, handle
     <${ColourScale} ...${scaleOf(values, kind)} />`;
 }
 
-/** Layers x heads, summed over the source words. */
 export function ByHead({ entry, array, isLogit, isSigned }) {
   const picture = useRef(null);
   const [layers, heads, , keys] = array.shape;
@@ -49,33 +55,27 @@ export function ByHead({ entry, array, isLogit, isSigned }) {
   </section>`;
 }
 
-/** By source word, for all heads or the selected one. */
 export function BySource({ entry, array, isLogit, isSigned, keys, chosenKey }) {
   const { contributions_heads: whose } = useSelection();
   const { layer, head } = useHead();
   const sums = useMemo(() => sumsByKey(array, whose === "one" ? entry.layers.indexOf(layer) * array.shape[1] + head : null),
     [array, whose, layer, head]);
-  const order = bySize(sums).filter((key) => sums[key] !== 0); // masked keys add nothing
-  const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])} (${key})`, value: sums[key],
-    isOn: key === chosenKey }));
-  const others = order.slice(SHOWN);
-  if (others.length) rows.push({ key: "others", name: counted(others.length, "other"),
-    value: total(others.map((key) => sums[key])) });
+  const items = keys.map((token, key) => ({ key, name: `${shownToken(token)} (${key})`, value: sums[key], isOn: key === chosenKey }));
+  const rows = largestFirst(items.filter(({ value }) => value !== 0), SHOWN); // masked keys add nothing
+  const most = Math.max(...sums.map(Math.abs), 1e-30);
   const pick = (key) => select({ key });
   return html`<section class="card"><header><h2>Which word?</h2>
-      <${Choices} label="Through" value=${whose} onPick=${(value) => select({ contributions_heads: value })}
+      <${FieldChoices} field="contributions_heads" label="Through"
         choices=${[["all", "all heads"], ["one", `layer ${layer}, head ${head}`]]} /></header>
-    <${Tokens} tokens=${keys} weights=${sums} largest=${Math.max(...sums.map(Math.abs), 1e-30)} isSigned=${isSigned}
+    <${Tokens} tokens=${keys} weights=${sums} largest=${most} isSigned=${isSigned}
       query=${entry.part === "cross" ? null : entry.query_positions[0]} key_=${chosenKey} onPick=${pick} write=${format}
       label="Source words" />
-    <${Bars} rows=${rows} largest=${Math.max(...order.slice(0, 1).map((key) => Math.abs(sums[key])), 1e-30)}
-      columns=${["from (position)", isLogit ? "logit" : "length"]}
+    <${Bars} rows=${rows} largest=${most} columns=${["from (position)", isLogit ? "logit" : "length"]}
       caption=${`Together ${format(total(sums))}. Largest first.`}
-      onPick=${(row) => Number.isInteger(rows[row].key) && pick(rows[row].key)} />
+      onPick=${(row) => rows[row].key !== undefined && pick(rows[row].key)} />
   </section>`;
 }
 
-/** Sums over heads [key], or only the row of the head `only`. */
 function sumsByKey(array, only) {
   const keys = array.shape.at(-1);
   const sums = new Float64Array(keys);
@@ -85,23 +85,20 @@ function sumsByKey(array, only) {
   return sums;
 }
 
-/** The largest single additions: from one word through one head. */
 export function Largest({ entry, array, isLogit, keys }) {
   const [, heads, , count] = array.shape;
-  const rows = useMemo(
-    () =>
-      bySize(array.data).slice(0, SHOWN).map((place) => {
-        const at = Math.floor(place / count);
-        const [layer, head, key] = [entry.layers[Math.floor(at / heads)], at % heads, place % count];
-        return { layer, head, key, name: `${shownToken(keys[key])} (${key})`, note: `layer ${layer}, head ${head}`,
-          value: array.data[place] };
-      }),
-    [array],
-  );
+  const rows = useMemo(() => largest(array.data.map(Math.abs), SHOWN).map((place) => {
+    const at = Math.floor(place / count);
+    const [layer, head, key] = [entry.layers[Math.floor(at / heads)], at % heads, place % count];
+    return { layer, head, key, name: `${shownToken(keys[key])} (${key})`, note: `layer ${layer}, head ${head}`, value: array.data[place] };
+  }), [array]);
   return html`<section class="card"><header><h2>Largest contributions</h2></header>
     <p class="hint">From one word, through one head. Click one to see in <i>Why</i> where its weight comes from.</p>
     <${Bars} rows=${rows.map(({ name, value, note }) => ({ name, value, note }))}
       columns=${["from (position)", isLogit ? "logit" : "length", "through"]}
-      onPick=${(row) => select({ view: "why", layer: rows[row].layer, head: rows[row].head, key: rows[row].key })} />
+      onPick=${(row) => {
+        const { layer, head, key } = rows[row];
+        select({ view: "why", layer, head, key });
+      }} />
   </section>`;
 }
