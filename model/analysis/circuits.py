@@ -61,17 +61,13 @@ class Head:
 
 
 def singular_values(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the singular values [D], largest first, of OV from `r_v` and `r_o` of its head, and of QK from `r_q` and
-    `r_k`.
-    """
+    """Return the singular values [D], falling, of OV from `r_v`, `r_o` of its head, and of QK from `r_q`, `r_k`."""
     values: torch.Tensor = torch.linalg.svdvals(left @ right.T)
     return values
 
 
 def ov_eigenvalues(head: Head) -> torch.Tensor:
-    """Return the D eigenvalues of OV that can differ from 0, complex; in cross attention only if both stacks have one
-    width.
-    """
+    """Return the D eigenvalues of OV that can be other than 0, complex; across, only of stacks of one width."""
     values: torch.Tensor = torch.linalg.eigvals(head.w_o @ head.w_v)
     return values
 

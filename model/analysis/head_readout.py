@@ -25,9 +25,7 @@ class Readout:
 
 @dataclass(frozen=True, slots=True)
 class SumReadouts:
-    """The readouts of the S sums of each block (attention, cross attention if there is one, mlp), where a norm follows
-    each sum.
-    """
+    """The readouts of the S sums of each block (attention, cross attention if any, mlp) with a norm after each sum."""
 
     directions: torch.Tensor
     """[layer, S, d_model, T]: the direction in which both terms of the sum are read."""

@@ -67,9 +67,7 @@ def repeated_positions(token_ids: Sequence[int]) -> Ints:
 def repeated_random_tokens(
     choices: Sequence[int], half: int, count: int, seed: int, bos: int | None
 ) -> list[list[int]]:
-    """Return `count` sequences of `half` ids drawn evenly from `choices`, each written twice, after `bos` if there is
-    one.
-    """
+    """Return `count` sequences of `half` ids drawn evenly from `choices`, each written twice, after `bos` if any."""
     generator = np.random.default_rng(seed)
     drawn = generator.choice(np.array(choices, np.int64), (count, half)).tolist()
     start = [] if bos is None else [bos]

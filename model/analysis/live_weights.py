@@ -131,9 +131,7 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
 
 
 def _norms(block: Block) -> dict[str, Norm | None]:
-    """Return a block's norms: the norms of the attention's output and of sums by our names, and all norms by the names
-    of their points.
-    """
+    """Return a block's norms of the attention's output and of sums by our names, and all by their points' names."""
     found: dict[str, Norm | None] = {"attn_post_norm": block.attention.after}
     found |= {"attn_norm": block.attention.of_sum, "mlp_norm": block.mlp.of_sum}
     if block.cross is not None:

@@ -283,9 +283,7 @@ def arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of all weight files, without reading them. Raises ModelLoadError for missing or damaged
-    files.
-    """
+    """Return the tensors of all weight files, without reading them. Raises ModelLoadError for missing or bad files."""
     for single, opener in _FORMATS:
         index = folder / f"{single}.index.json"
         paths = [folder / single] if (folder / single).is_file() else _shards(index) if index.is_file() else []

@@ -36,9 +36,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An intervention on chosen rows of one span, at any point except hook_attn_scores and hook_pattern (see
-    AttentionChange).
-    """
+    """An intervention on rows of one span, at any point but hook_attn_scores and hook_pattern (AttentionChange)."""
 
     point: str
     layer: int | None

@@ -41,9 +41,7 @@ def full_name(config: ModelConfig, stack: Stack, point: str, layer: int | None) 
 
 
 def short_name(config: ModelConfig, stack: Stack, point: str) -> str:
-    """Return the point's name without a layer, as messages write it; without a prefix it means the only stack or the
-    decoder.
-    """
+    """Return the point's name without a layer, as in messages; without a prefix: the only stack or the decoder."""
     prefix = "encoder." if stack == "encoder" and config.kind == "encoder-decoder" else ""
     return prefix + point
 

@@ -46,9 +46,7 @@ _LARGE_PAGE = 2 << 20
 
 
 def _aligned_room(dtype: torch.dtype, *shape: int) -> Tensor:
-    """Return an array that begins at a large page, unless it is smaller than one. The bytes before it are never
-    written, so they take no memory.
-    """
+    """Return an array at the start of a large page, unless smaller than one. Unused bytes take no memory."""
     count = math.prod(shape)
     if count * dtype.itemsize < _LARGE_PAGE:
         return torch.empty(shape, dtype=dtype)

@@ -80,9 +80,7 @@ def soft_cap(x: Tensor, cap: float) -> None:
 
 
 def cos_sin(angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of angles, float32 below 2^30, in the same shape. The bits are the same on every
-    machine.
-    """
+    """Return cosines and sines of angles, float32 below 2^30, in their shape. The bits are equal on every machine."""
     check_axes("angles", angles, _FLOAT32, angles.ndim)
     cos, sin = torch.empty_like(angles), torch.empty_like(angles)
     kernels().call("cos_sin_f32", "pppl", angles.data_ptr(), cos.data_ptr(), sin.data_ptr(), angles.numel())

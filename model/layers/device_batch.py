@@ -235,9 +235,7 @@ def on_host(size: int, device: torch.device) -> Tensor:
 
 
 def upload(numbers: Tensor, device: torch.device) -> Tensor:
-    """Return a buffer of `on_host` on the device. The copy is asynchronous: torch keeps the pinned memory until its
-    end.
-    """
+    """Return a buffer of `on_host` on the device. The copy is asynchronous: torch keeps the pinned memory for it."""
     return numbers.to(device, non_blocking=True)
 
 

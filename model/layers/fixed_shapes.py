@@ -74,9 +74,7 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 def row_sums(x: Tensor) -> Tensor:
-    """Return the sum over the last axis: x [..., n] -> [..., 1]. Tiles of KEYS are summed by halves, then added in
-    order.
-    """
+    """Return the sum over the last axis: x [..., n] -> [..., 1]. Tiles of KEYS are summed by halves, then in order."""
     sums = F.pad(x, (0, -x.shape[-1] % KEYS)).reshape(*x.shape[:-1], -1, KEYS)  # [..., tiles, KEYS]
     while (half := sums.shape[-1] // 2) > 0:
         sums = sums[..., :half] + sums[..., half:]

@@ -20,9 +20,7 @@ from lightwell.model.layers.norm import row_means
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mlp:
-    """A feed-forward network: down(act(up(x))), or gated: down(act(gate(x)) * up(x)) (Shazeer 2020,
-    arXiv:2002.05202).
-    """
+    """A feed-forward network: down(act(up(x))), or gated: down(act(gate(x)) * up(x)) (Shazeer, arXiv:2002.05202)."""
 
     up: Linear
     """[2 ff, d]: the gate's rows, then the rows of up, in one product. Without a gate [ff, d], with the activation."""
@@ -54,9 +52,7 @@ class Mlp:
         return pre, linear
 
     def hidden_from(self, pre: Tensor, linear: Tensor | None) -> Tensor:
-        """Return the input of `down`, [rows, ff], from the results of `before_activation`, for rows that hooks
-        change.
-        """
+        """Return the input of `down`, [rows, ff], from results of `before_activation`, for rows that hooks change."""
         activation = self.gate or self.up.activation
         assert activation is not None
         linear = torch.ones_like(pre) if linear is None else linear

@@ -108,7 +108,5 @@ class LayerNorm:
 
 
 def row_means(x: Tensor) -> Tensor:
-    """Return the mean of each row, [rows, d] -> [rows, 1]. On a GPU the order of torch.mean's sums depends on the
-    number of rows.
-    """
+    """Return the mean of each row, [rows, d] -> [rows, 1]. On a GPU torch.mean's order of sums depends on `rows`."""
     return x.mean(-1, keepdim=True) if x.device.type == "cpu" else row_sums(x) / x.shape[-1]

@@ -105,9 +105,7 @@ def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Freq
 
 
 def _longrope(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Return the frequencies of LongRoPE: Ding et al. 2024, arXiv:2402.13753; scaling of cos and sin as in Phi-3's
-    code.
-    """
+    """Return the frequencies of LongRoPE: Ding et al. 2024, arXiv:2402.13753; scaling of cos and sin as in Phi-3."""
     factor = rope.factor or rope.max_position / rope.original_max_position
     scaling = rope.attention_factor
     if scaling is None:

@@ -55,9 +55,7 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreDefaults(InputDefaults):
-    """The defaults of requests for scores and labels. Longer pairs are cut, the longer text first, as in
-    sentence-transformers.
-    """
+    """Defaults for scores and labels. Longer pairs are cut, the longer text first, as in sentence-transformers."""
 
     activation: str = "identity"
     """The function of the logits, one of ACTIVATIONS."""

@@ -40,9 +40,7 @@ class Classifier:
     """The dtype of the layers."""
 
     def __call__(self, state: Tensor) -> Tensor:
-        """Return the logit of each label for one input, so that its bits do not depend on others: state [d] ->
-        [label].
-        """
+        """Return the logit of each label for one input: its bits are independent of others. state [d] -> [label]."""
         x = state.to(self.dtype)[None]
         if self.dense is not None:
             x = self.dense(x)

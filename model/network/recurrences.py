@@ -135,10 +135,7 @@ class DeltaNet:
         return whole_vectors(torch.exp, -rates * whole_vectors(F.softplus, steps.to(dtype) + self.step_bias.to(dtype)))
 
     def _remember(self, rows: tuple[Tensor, ...], batch: Batch, memory: Tensor) -> Tensor:
-        """Return z [T, V, v], and write the matrices of each span to `memory` [state, V, k, v].
-
-        rows: queries and keys [T, K, k], values [T, V, v], strengths and decays [T, V].
-        """
+        """Return z [T, V, v] of queries, keys [T, K, k], values [T, V, v], strengths, decays [T, V]; fill `memory`."""
         q, k, v, beta, decay = (each.to(memory.dtype) for each in rows)
         shared = self.sizes.num_value_heads // self.sizes.num_key_heads
         q, k = (each.repeat_interleave(shared, 1) for each in (_unit(q) / self.sizes.key_dim**0.5, _unit(k)))

@@ -244,9 +244,7 @@ def _why_not_dense(file: Fields, of: str) -> str | None:
 
 
 def _dense_layers(files: list[Fields], width: int) -> tuple[DenseConfig, ...]:
-    """Return the dense layers. width: the input of the first one. Raises ModelLoadError if a layer does not fit its
-    input.
-    """
+    """Return the dense layers. width: the input of the first one. Raises ModelLoadError if a layer does not fit."""
     layers = []
     for file in files:
         if file.size("in_features") != width:
@@ -278,9 +276,7 @@ def transformer_file(folder: Path) -> Fields:
 
 
 def read_max_length(folder: Path, limits: Fields) -> int | None:
-    """Return the largest number of tokens of an input, or None. sentence-transformers 6 writes only the tokenizer's
-    file.
-    """
+    """Return the most tokens of an input, or None. sentence-transformers 6 writes only the tokenizer's file."""
     if limits.values.get("max_seq_length") is not None:
         return limits.size("max_seq_length")
     length = Fields.of_file(folder / "tokenizer_config.json").optional_number("model_max_length")

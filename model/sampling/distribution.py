@@ -57,9 +57,7 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Float64:
 
 
 def entropy(probabilities: Floats) -> float:
-    """Return -sum p ln p of one distribution [V], in nats (Shannon 1948); 0 ln 0 is 0. The result is NaN if a
-    probability is.
-    """
+    """Return -sum p ln p of one distribution [V], in nats (Shannon 1948); 0 ln 0 is 0, and NaN results from NaN."""
     p = probabilities[probabilities != 0]
     return float(np.maximum(-(p * np.log(p)).sum(), 0.0)) + 0.0  # turns -0 into 0
 
@@ -94,9 +92,7 @@ def distribution(
 
 
 def _nucleus_edge(kept: Float64, top_p: float) -> float:
-    """Return the smallest probability of the nucleus. A token is in it if the strictly likelier ones have less than
-    top_p of the total.
-    """
+    """Return the smallest probability of the nucleus: tokens whose strictly likelier ones have less than top_p."""
     falling = np.sort(kept)[::-1]
     held = np.cumsum(falling)
     last = int(np.searchsorted(held, top_p * held[-1]))  # the first that reaches the share; equal ones are kept too

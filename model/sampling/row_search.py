@@ -88,9 +88,7 @@ def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def ordered_top_ids(scores: Tensor, k: int) -> Tensor:
-    """Return the ids [R, K] of the k largest of each row of scores [R, V], best first, the lowest id first among
-    equals.
-    """
+    """Return the ids [R, K] of the k largest of each row of scores [R, V], falling; of equals the lowest id first."""
     size = scores.shape[1]
     values, ids = top(scores, min(k + 1, size))  # one more, to detect a tie across the edge
     by_id = ids[:, :k].sort(-1)

@@ -110,9 +110,7 @@ class SplitHeads(AttentionHeads):
     def _attend_with_hooks(
         self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
     ) -> torch.Tensor:
-        """Return z [T, H', D] of q [T, H', D]. Changes of scores or patterns are applied to z of all heads, on every
-        rank.
-        """
+        """Return z [T, H', D] of q [T, H', D]. Changes of scores or patterns apply to z of all heads, on every rank."""
         z = self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
         if not (layer_hooks.attention or layer_hooks.attention_changes):
             return z

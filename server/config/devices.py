@@ -78,9 +78,7 @@ def as_text(devices: Devices) -> str:
 
 
 def core_groups(cores: Sequence[int], num_groups: int) -> tuple[tuple[int, ...], ...]:
-    """Divide the cores into groups of neighbours, as evenly as possible. With fewer cores than groups, groups share
-    cores.
-    """
+    """Divide the cores into groups of neighbours, as evenly as possible. More groups than cores share cores."""
     num_cores = len(cores)
     if num_groups > num_cores:
         return tuple((cores[i % num_cores],) for i in range(num_groups))

@@ -73,9 +73,7 @@ class Sizes:
 
     @property
     def most(self) -> int:
-        """Return the limit for a container: `idle` and the whole capture budget, or the bytes while loading if they are
-        more.
-        """
+        """Return the limit for a container: `idle` and the whole capture budget, or the bytes while loading if more."""
         return max(self.idle + self.captures, self.loading + self.processes)
 
 
@@ -188,9 +186,7 @@ def _held_again(config: ModelConfig, row: WeightGroup, ranks: int) -> int:
 
 
 def largest_weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Return the bytes of the largest packed matrix or table: queries, keys and values are one, and gate and up are
-    one.
-    """
+    """Return the bytes of the largest packed matrix or table: queries, keys and values are one; gate and up are one."""
     return BYTES_OF[dtype] * max(prod(weight.shape) for weight in weights_of(config))
 
 

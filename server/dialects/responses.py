@@ -155,8 +155,6 @@ def token_fields(model: ServedModel, prompt: Prompt, prefix: str = "") -> dict[s
 
 
 def both_stacks_fields(model: ServedModel, prompt: Prompt) -> dict[str, Any]:
-    """Return the tokens of an input: for an encoder-decoder the decoder's tokens, and the encoder's tokens with a
-    prefix.
-    """
+    """Return the tokens of an input: of an encoder-decoder the decoder's, and the encoder's with a prefix."""
     encoder = {} if prompt.encoder is None else token_fields(model, prompt.encoder, "encoder_")
     return {**token_fields(model, prompt), **encoder}

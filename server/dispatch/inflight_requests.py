@@ -40,9 +40,7 @@ class InflightRequests:
     def begin(
         self, worker: WorkerState, cost: Cost, request_context: RequestContext, num_expected_tokens: int
     ) -> RequestHandle:
-        """Add an admitted request to its worker. num_expected_tokens: tokens of the prompt expected in the worker's
-        cache.
-        """
+        """Add an admitted request to its worker. num_expected_tokens: of the prompt, expected in the worker's cache."""
         self._last_uid += 1
         handle = RequestHandle(self._last_uid, cost, request_context, self._abort, self._let_go, num_expected_tokens)
         worker.add(handle)

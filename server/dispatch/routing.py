@@ -106,9 +106,7 @@ class Router:
         """Which of equal workers is next."""
 
     def begin(self, worker_id: int, *, num_blocks: int, block_size: int) -> None:
-        """Register a worker with an empty cache; num_blocks: 0 if it reuses no prefixes. A single worker needs no
-        index.
-        """
+        """Register a worker with an empty cache; num_blocks: 0 if it reuses no prefixes. One worker needs no index."""
         self._block_size = block_size
         if self._num_workers > 1 and num_blocks > 0:
             self._indices[worker_id] = PrefixIndex(num_blocks)

@@ -36,9 +36,7 @@ class WorkerHealth:
     on_given_up: Callable[[WorkerState], None]
 
     async def run(self) -> None:
-        """Check the workers until cancelled. A late tick counts as one second at most: a busy API process blames no
-        worker.
-        """
+        """Check the workers until cancelled. A late tick counts as one second: a busy API process blames no worker."""
         last = time.monotonic()
         while True:
             await asyncio.sleep(_INTERVAL)

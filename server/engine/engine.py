@@ -208,9 +208,7 @@ class Engine:
         return sum(active.captures.num_bytes for active in self._active.values())
 
     def stats(self, iteration_tokens: int = 0) -> EngineStats:
-        """Return a snapshot of gauges and counters, except `inflight_capture_bytes`, which depends on the sending of
-        captures.
-        """
+        """Return gauges and counters, except `inflight_capture_bytes`, which depends on the sending of captures."""
         return EngineStats(
             **self._counted,
             num_requests_running=self._scheduler.num_running,

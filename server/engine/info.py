@@ -36,9 +36,7 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> Engin
 
 
 def log_stored_weights(model: Transformer, *, is_kept: bool) -> None:
-    """Log the number of matrices that stay quantised as in the checkpoint. is_kept: whether no other quantisation
-    replaces it.
-    """
+    """Log the number of matrices that stay quantised as in the checkpoint. is_kept: not quantised in another way."""
     if model.config.stored_as is not None:
         grouped = _grouped(model) if is_kept else []
         logger.info(

@@ -66,9 +66,7 @@ class Intake:
         self.grammars.call_when_ready(wake)
 
     def add(self, request: EngineRequest) -> None:
-        """Begin a request, or let it wait. Raises ValueError or another exception if it cannot run; then nothing has
-        changed.
-        """
+        """Begin a request, or let it wait. Raises ValueError or others if it cannot run; then nothing has changed."""
         if request.uid in self.memory_retry or request.uid in self.grammars.requests:
             raise ValueError(f"request uid {request.uid} is already in use")
         if isinstance(request.task, WeightsTask) and self.memory_retry.wait_behind(request):

@@ -129,9 +129,7 @@ def _log_cache(model: Transformer, config: EngineConfig, num_blocks: int, use: C
 
 
 def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_model_len: int) -> CardUse:
-    """Return the memory that the loaded network takes of a GPU in its largest steps. Raises ModelLoadError if they find
-    no memory.
-    """
+    """Return the memory of a GPU in the network's largest steps. Raises ModelLoadError if they find none."""
     largest = ProfileRun(
         model=model,
         max_model_len=max_model_len,
@@ -148,9 +146,7 @@ def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_mode
 def device_runner_for(
     model: Transformer, cache: KVCache, config: EngineConfig, max_model_len: int
 ) -> DeviceRunner | None:
-    """Return the runner of a network with GPU kernels, with captured graphs unless they are turned off; None for other
-    networks.
-    """
+    """Return the runner of a network with GPU kernels, with graphs unless they are turned off; else None."""
     if model.decoder is None or model.decoder.triton_step is None:
         return None
     sizes = StepSizes(config.max_num_seqs, config.max_num_batched_tokens, max_model_len)

@@ -252,9 +252,7 @@ class Sequence:
 
     @property
     def chooses_on_host(self) -> bool:
-        """Return whether the host must see its logits: a device applies no grammar, and reports only the most likely
-        tokens.
-        """
+        """Return whether the host must see its logits: a device applies no grammar, and reports few alternatives."""
         params = self.sampling_params
         return self.grammar is not None or (params is not None and bool(params.logprob_token_ids))
 

@@ -108,9 +108,7 @@ def _stacked(rows: Sequence[NumpyArray], padding: int) -> NumpyArray:
 
 
 def row_writer(model: ServedModel, fields: GenerationAttention) -> RowWriter:
-    """Return the writer for a body's `attention`. Raises BadRequest for layers, heads or a part that the model
-    lacks.
-    """
+    """Return the writer for a body's `attention`. Raises BadRequest for missing layers, heads or a missing part."""
     part = check_part(model, fields.part, "attention.part")
     heads = select_heads(fields, model.config, "attention.")
     capture = AttentionCapture(pairs=heads.pairs, kind=fields.kind, top_k=fields.top_k, dtype=fields.dtype, part=part)

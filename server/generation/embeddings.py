@@ -106,9 +106,7 @@ async def embed_inputs(model: ServedModel, body: EmbeddingRequest, field: str = 
 
 
 async def _prepared(model: ServedModel, body: EmbeddingRequest, keep: Keep | None, field: str) -> PromptInput:
-    """Return the texts, after the named prompt, and lower-cased if the model wants it; ids as they
-    are.
-    """
+    """Return the texts, after the named prompt, and lower-cased if the model wants it; ids as they are."""
     defaults = model.embedding_defaults
     name = defaults.default_prompt_name if body.prompt_name is None else body.prompt_name
     if name is not None and name not in defaults.prompts:

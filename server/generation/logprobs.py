@@ -53,9 +53,7 @@ class LegacyLogprobs:
     async def entries(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
     ) -> dict[str, list[orjson.Fragment]]:
-        """Return the entries of the next tokens, one list per field. A missing entry (a prompt's first token) is
-        null.
-        """
+        """Return the entries of the next tokens, one list per field. Missing ones (of a first token) are null."""
         names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
         fields: dict[str, list[orjson.Fragment]] = {name: [] for name in names}
         async for piece in _pieces(len(token_ids)):

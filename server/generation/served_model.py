@@ -70,9 +70,7 @@ class ServedModel(ModelFiles):
 
     @property
     def capture_limit(self) -> int:
-        """Return the most bytes that may be captured at a time: `max_capture_bytes`, or less if a worker has room
-        for less.
-        """
+        """Return the most bytes captured at a time: `max_capture_bytes`, or less if a worker has less room."""
         info, limit = self.engine_info, self.settings.max_capture_bytes
         return limit if info is None else capture_limit(limit, info.memory_room)
 

@@ -46,9 +46,7 @@ class TaskResult:
 
 
 def value_bytes(interventions: Sequence[Intervention]) -> int:
-    """Return the bytes that the worker keeps of the interventions while the request runs: they count as captured
-    numbers do.
-    """
+    """Return the bytes of interventions that the worker keeps during the request: they count as captured numbers."""
     return sum(len(change.array.data) for change in interventions if change.array is not None)
 
 
@@ -88,9 +86,7 @@ def check_capture(model: ServedModel, num_bytes: int) -> None:
 
 
 async def run_all(model: ServedModel, works: Sequence[Work]) -> list[TaskResult]:
-    """Return the results of all works, in their order. Raises the first ApiError; then the others are aborted or not
-    begun.
-    """
+    """Return the results of all works, in order. Raises the first ApiError; the others are aborted or not begun."""
     captured = sum(work.capture_bytes for work in works)
     values = max((value_bytes(work.interventions) for work in works), default=0)
     check_capture(model, captured + values)

@@ -53,9 +53,7 @@ class JsonReader:
     def __init__(
         self, body: bytes, piece: int = _PIECE, may_be_ids: Callable[[Sequence[str]], bool] = lambda names: True
     ) -> None:
-        """Make the reader. may_be_ids: returns whether a list of integers may contain token ids, by the names of its
-        fields.
-        """
+        """Make the reader. may_be_ids: returns whether integers may be token ids, by the names of their fields."""
         self._body = body
         self._may_be_ids = may_be_ids
         self._names: list[str] = []

@@ -197,9 +197,7 @@ class _Decoder(Generic[T]):
         self._buffers: Sequence[Buffer] = ()
 
     def decode(self, header: Buffer, buffers: Sequence[Buffer]) -> T:
-        """Return the message of a frame; its tensors are over the frame's buffers, without a copy. Raises
-        MessageError.
-        """
+        """Return the message of a frame; its tensors are over the frame's buffers, not copies. Raises MessageError."""
         self._buffers = buffers
         try:
             return self._decoder.decode(header)

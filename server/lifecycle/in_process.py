@@ -32,9 +32,7 @@ CLOSED = "this LLM was closed; make another one"
 
 
 class Application:
-    """A model, its engine and the routes, in threads of this process until `close`. It is safe to share between
-    threads.
-    """
+    """A model, its engine and the routes, in threads of this process until `close`. Threads may share it."""
 
     def __init__(self, settings: Settings) -> None:
         """Load the model. Raises ValueErrors of one line."""

@@ -57,9 +57,7 @@ class WorkerLauncher(ls.LitServer):  # type: ignore[misc]  # litserve ships no t
         )
 
     def launch(self, worker_id: int) -> BaseProcess:
-        """Start worker `worker_id`, counted from 0, in its own process. Raises OSError without memory, files or
-        processes.
-        """
+        """Start worker `worker_id`, counted from 0, as a process. Raises OSError without memory, files or processes."""
         device = self._inference_workers_config_for_api(self.lit_api.api_path)[worker_id]
         device = device if isinstance(device, str) else device[0]
         # No queue, no transport and no table of states: the worker has its own link.

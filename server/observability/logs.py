@@ -235,9 +235,7 @@ def configure_logging(level: str, style: str, process: str = "api") -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for uvicorn's report of an exception from the application, which `server.http.error_handlers` has
-    logged.
-    """
+    """Return False for uvicorn's report of an exception that `server.http.error_handlers` has logged."""
     return current_record.get() is None or not record.getMessage().startswith("Exception in ASGI application")
 
 

@@ -76,9 +76,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def record(self, record: RequestRecord) -> dict[str, str]:
-        """Make the spans of a request that ended, and return the trace id for its log line. Probes and scrapes have
-        none.
-        """
+        """Make the spans of a request that ended, and return the trace id for its log line. Probes have none."""
         if record.is_probe:
             return {}
         to_epoch = time.time_ns() - time.monotonic_ns()

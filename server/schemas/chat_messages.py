@@ -15,9 +15,7 @@ MAX_PARTS = 256
 
 
 class TextPart(TypedDict):
-    """One part of a message's content. It is a plain object, which is checked six times as fast as a model: there
-    may be many.
-    """
+    """One part of a message's content. A plain object is checked six times as fast as a model: there may be many."""
 
     __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
     type: Annotated[Literal["text"], Field(description='"text"; this server reads no images and no audio.')]

@@ -38,7 +38,7 @@ PATIENCE_MS = 60_000
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
 VIEWS = (
-    "chat", "attention", "journey", "why", "moves", "lens", "next", "heads", "flow", "stacks",
+    "chat", "attention", "journey", "why", "moves", "lens", "next", "heads", "flow",
     "embeddings", "weights", "server",
 )  # fmt: skip
 FORMER = {"contributions": "moves", "motion": "moves"}
@@ -281,7 +281,7 @@ def open_view(request: pytest.FixtureRequest, server: Server) -> Open:
     names = request.fixturenames
     page: Page = request.getfixturevalue("kept_page" if "kept_page" in names and "page" not in names else "page")
     if page.url.startswith(f"{server.url}/#"):
-        show(page, server, "stacks")  # this discards a view's state outside of the address
+        show(page, server, "server")  # this discards a view's state outside of the address
 
     def open_it(view: str, **state: Any) -> Page:
         return show(page, server, view, **state)

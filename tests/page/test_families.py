@@ -127,14 +127,16 @@ def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, pa
         expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
         expect(page.locator(".problem"), view).to_have_count(0)
         lack = routes[NEEDS[view]]["reason"] if view in NEEDS else None
-        if view == "stacks":  # opens all the same, and reports a model with one stack
-            is_pair = ask(family.server, "/v1/capabilities")["kind"] == "encoder-decoder"
-            expect(page.locator("main.view > .lack", has_text="no second stack")).to_have_count(0 if is_pair else 1)
-        else:
-            expect(page.locator("main.view > .lack")).to_have_text([sentence(lack)] if lack else [])
+        expect(page.locator("main.view > .lack")).to_have_text([sentence(lack)] if lack else [])
         if view == "attention":
             said = page.locator(".head-pictures .readout").first.inner_text()
             assert shown(cell_in(said)[2]) == pytest.approx(weight, rel=5e-3)  # three digits
+            page.get_by_role("button", name="encoder, decoder").click()
+            is_pair = ask(family.server, "/v1/capabilities")["kind"] == "encoder-decoder"
+            expect(page.locator(".stacks .lack", has_text="no second stack")).to_have_count(0 if is_pair else 1)
+            settle(page)
+            expect(page.locator(".problem")).to_have_count(0)
+            page.get_by_role("button", name="one head").click()
 
 
 JOURNEYS = {

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.page.conftest import TEXT, Open, ask, family_server, percent, settle, written
+from tests.page.conftest import TEXT, Open, ask, family_server, settle, written
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
 
 WRITTEN = "the girl in the wood"
+STACKS = {"attention_show": "stacks"}
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +21,11 @@ def server() -> Server:
 
 
 def panel(page: Page, title: str) -> Locator:
-    return page.locator(".panels section", has=page.get_by_role("heading", name=title, exact=True))
+    return page.locator(".panels section", has=page.get_by_role("heading", name=re.compile(f"^{title}: layer")))
 
 
 def test_each_parts_pattern_is_the_apis(open_view: Open, server: Server) -> None:
-    page = open_view("stacks", decoder=WRITTEN, layer=1, head=2, query=3, key=2)
+    page = open_view("attention", **STACKS, decoder=WRITTEN, layer=1, head=2, query=3, key=2)
     for part in ("encoder", "decoder", "cross"):
         body = {"input": TEXT, "decoder_input": WRITTEN, "part": part, "layers": 1, "heads": 2}
         pattern = np.array(ask(server, "/v1/attention", body)["data"][0]["attention"][0][0], np.float32)
@@ -35,7 +36,7 @@ def test_each_parts_pattern_is_the_apis(open_view: Open, server: Server) -> None
 
 
 def test_the_decoder_reads_what_the_model_writes_where_nobody_wrote(open_view: Open, server: Server) -> None:
-    page = open_view("stacks", part="cross")
+    page = open_view("attention", **STACKS, part="cross")
     body = {"prompt": TEXT, "max_tokens": 48, "temperature": 0}
     said = ask(server, "/v1/completions", body)["choices"][0]["text"].replace("\ufffd", "")
     field = page.get_by_label(re.compile("The decoder reads"))
@@ -52,40 +53,43 @@ def test_the_decoder_reads_what_the_model_writes_where_nobody_wrote(open_view: O
 
 
 def test_across_the_decoders_tokens_look_and_the_encoders_are_looked_at(open_view: Open) -> None:
-    page = open_view("stacks", decoder=WRITTEN, part="cross", query=1, key=2)
+    page = open_view("attention", **STACKS, decoder=WRITTEN, part="cross", query=1, key=2)
     page.get_by_role("group", name="Tokens of the decoder").get_by_role("button").nth(4).click()
     page.wait_for_url(re.compile(r"query=4\b"))
     page.get_by_role("group", name="Tokens of the encoder").get_by_role("button").nth(5).click()
     page.wait_for_url(re.compile(r"query=4&key=5\b"))
 
 
-def test_two_lines_of_text_tell_whom_a_word_looks_at(open_view: Open, server: Server) -> None:
-    page = open_view("stacks", part="encoder", decoder=WRITTEN, layer=1, head=3, query=7)
+def test_the_parts_words_tell_whom_a_word_looks_at(open_view: Open, server: Server) -> None:
+    page = open_view("attention", **STACKS, part="encoder", decoder=WRITTEN, layer=1, head=3, query=7)
     body = {"input": TEXT, "decoder_input": WRITTEN, "part": "encoder", "layers": 1, "heads": 3, "query_positions": 7}
     entry = ask(server, "/v1/attention", body)["data"][0]
     weights = entry["attention"][0][0][0]
     best = max(range(len(weights)), key=weights.__getitem__)
     words = [token.strip() for token in entry.get("key_tokens", entry["tokens"])]
-    said = page.locator(".stacks p.readout")
-    expect(said).to_contain_text(f"looks at “{words[best]}” {percent(weights[best])}")
-    lines = page.get_by_role("application", name=re.compile("two lines of text"))
-    lines.press("ArrowRight")
-    expect(said).to_contain_text(f"“{words[8]}” looks at")
+    said = page.locator(".stack-words .readout")
+    expect(said).to_contain_text(f"“{words[7]}” → most: key {best} “{words[best]}” {written(weights[best])}")
+    largest = [written(weight) for weight in sorted(weights, reverse=True)]
+    expect(page.locator(".stack-words tbody .number")).to_have_text(largest[:10])
+    lines = page.get_by_role("application", name=re.compile("The text with lines"))
+    lines.press("ArrowDown")
+    expect(said).to_contain_text(f"query 8 “{words[8]}” →")
     lines.press("Enter")
     page.wait_for_url(re.compile(r"query=8\b"))
 
 
 def test_a_word_that_is_pointed_at_may_go_with_a_shorter_text(open_view: Open) -> None:
-    page = open_view("stacks", part="encoder", decoder=WRITTEN)
-    box = page.locator(".two-lines .canvases").bounding_box()
+    page = open_view("attention", **STACKS, part="encoder", decoder=WRITTEN)
+    words = page.get_by_role("application", name=re.compile("The text with lines"))
+    box = words.bounding_box()
     assert box is not None
-    for share in (0.55, 0.65, 0.75):  # the later words of the upper line, at any place that has a word
-        page.mouse.move(box["x"] + box["width"] * share, box["y"] + 40)
+    words.hover(position={"x": 20, "y": box["height"] - 20})  # the last query
+    expect(page.locator(".stack-words .readout")).to_contain_text(re.compile(r"query 1\d “"))
     page.get_by_label("Text (the encoder reads it)").fill("The king")
     expect(page.get_by_role("group", name="Tokens of the encoder")).not_to_contain_text("girl")
     settle(page)
     expect(page.locator(".problem")).to_have_count(0)
-    expect(page.locator(".two-lines canvas").first).to_be_visible()
+    expect(words).to_be_visible()
 
 
 def test_the_flow_reads_keys_and_values_from_the_encoder(open_view: Open, server: Server) -> None:

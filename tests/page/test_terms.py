@@ -23,7 +23,6 @@ EXPLAINED = {
     "flow": ["residual stream"],
     "journey": [],
     "moves": [],
-    "stacks": ["cross-attention", "RMSNorm", "Feed-forward"],
     "embeddings": ["vector", "pooling", "cosine", "principal components"],
     "weights": ["parameters", "Welch bound", "effective rank", "circuits", "singular values"],
     "server": ["KV cache"],

@@ -28,9 +28,7 @@ UNTIED = "has_head and not tie_word_embeddings"
 
 
 def holds(condition: str, config: ModelConfig) -> bool:
-    """Return whether all fields of a condition are set, such as "experts and not classifier.bias". "" is always
-    true.
-    """
+    """Return whether all fields of a condition hold, such as "experts and not classifier.bias"; "" is always true."""
     for term in condition.split(" and ") if condition else ():
         value: Any = config
         for field in term.removeprefix("not ").split("."):

@@ -173,9 +173,7 @@ def _phi3(fields: _Fields) -> dict[str, Any]:
 
 
 def _gemma(fields: _Fields, window: int, layers_of_27b: int) -> dict[str, Any]:
-    """Return the fields of both Gemmas. window: of files without one. layers_of_27b: the queries of that model have
-    another scale.
-    """
+    """Return the fields of both Gemmas. window: of files without one. layers_of_27b: for its own scale of queries."""
     width, heads = fields.need("embedding_length"), fields.need("attention.head_count")
     is_27b = fields.need("block_count") == layers_of_27b
     return _like_llama(fields) | {

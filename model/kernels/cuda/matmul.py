@@ -40,9 +40,7 @@ _INTERPRETED_INNER = 64
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The part of a product that one program computes: `chunks` * `rows` rows and `columns` outputs, in steps of
-    `inner` over K.
-    """
+    """One program's part of a product: `chunks` * `rows` rows and `columns` outputs, in steps of `inner` over K."""
 
     rows: int
     chunks: int

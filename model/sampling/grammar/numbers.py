@@ -57,9 +57,7 @@ class Bounds:
         return low and high and all((value / step).denominator == 1 for step in self.steps)
 
     def step(self, whole: bool) -> Fraction | None:
-        """Return the least common multiple of all steps, with 1 among them for a `whole` number; None if there are
-        none.
-        """
+        """Return the least common multiple of all steps, with 1 among them for a `whole` number; None without steps."""
         steps = [*self.steps, *([Fraction(1)] if whole else [])]
         if not steps:
             return None

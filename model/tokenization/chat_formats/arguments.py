@@ -225,9 +225,7 @@ class PythonReader(BareReader):
     """The content of a text, up to its end, or to a quote or an escape that needs more text."""
 
     def __init__(self, *, is_strict: bool = False) -> None:
-        """If it `is_strict`, a word that is not a literal is returned unchanged, which is no JSON; otherwise it becomes
-        a text.
-        """
+        """is_strict: whether a word that is no literal is returned unchanged, which is no JSON, or else as a text."""
         super().__init__("'", '"')
         self._is_strict = is_strict
 

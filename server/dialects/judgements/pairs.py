@@ -200,9 +200,7 @@ class Reader:
         return await template.render_async(rows, is_continued, arguments)
 
     async def _suffix_ids(self, texts: Texts) -> list[int]:
-        """Return the tokens that the template writes after a pair, which a cut pair keeps: the common end of two pairs
-        without common text.
-        """
+        """Return the tokens after a pair in the template, which a cut pair keeps: the common end of two pairs."""
         if self._suffix is None:
             rendered = [await self._render([filler] * len(texts)) for filler in _FILLERS]
             both = [each.ids for each in self.model.tokenizer.encode_batch(rendered, add_special_tokens=False)]

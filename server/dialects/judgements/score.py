@@ -35,9 +35,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:
-    """Return the pairs, and a function that returns the field of a pair. Raises BadRequest for two lists of different
-    lengths.
-    """
+    """Return the pairs, and a function that returns the field of a pair. Raises BadRequest for unequal lists."""
     names = body.sides
     first, second = ([value] if isinstance(value, str) else value for value in (getattr(body, name) for name in names))
     count = max(len(first), len(second))

@@ -135,9 +135,7 @@ def page(records: Sequence[Record], limit: int, after: str | None, *, is_reverse
 
 
 def _check_origin(request: Request, origins: tuple[str, ...]) -> None:
-    """Raise Forbidden for a page of another origin. Browsers send forms without a preflight request, and report their
-    pages in these headers.
-    """
+    """Raise Forbidden for a page of another origin, which browsers report here; they send forms without preflight."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     is_ours = site in ("same-origin", "none") or origin in origins
     if (origin is not None or site is not None) and not is_ours:

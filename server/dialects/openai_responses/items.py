@@ -35,9 +35,7 @@ CALL = Kind("function_call", "fc", "response.function_call_arguments", "argument
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An item that is over. In a stream, its values are JSON: events repeat them, and log-probabilities may be
-    megabytes.
-    """
+    """An item that is over. In a stream, its values are JSON: events repeat them, and logprobs may be megabytes."""
 
     done: dict[str, Any]
     """The fields of the event that ends its text."""

@@ -77,9 +77,7 @@ class WebAssets:
         return views_of(self.contents)
 
     def find(self, digest: str, name: str) -> Asset | None:
-        """Return the file of that version, or the bundle of that name, or None. A new bundle takes tens of
-        milliseconds.
-        """
+        """Return the file of that version, or the bundle of that name, or None. A new bundle takes tens of ms."""
         if digest != self.digest:
             return None
         return self.files.get(name) or self._made.get(name) or self._make(name)

@@ -109,9 +109,7 @@ class Patch:
         )
 
     def apply_at(self, x: torch.Tensor, position: int) -> None:
-        """Change x [n, ...] of positions `position`, `position` + 1, ... in place. Logits need this: they are not in
-        batch rows.
-        """
+        """Change x [n, ...] of positions `position`, `position` + 1, ... in place, as for logits, not in batch rows."""
         change = self.change(Window(0, 0, position, len(x)))
         if isinstance(change, Change):
             x[list(change.rows)] = change.apply(x[list(change.rows)]).to(x.dtype)

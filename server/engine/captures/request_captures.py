@@ -94,9 +94,7 @@ class RequestCaptures:
         return bool(self.sinks) or self.prompt_logprobs is not None
 
     def hooks(self, stage: Stage, window: Window, *, is_new: bool = True) -> list[Hook]:
-        """Return the hooks for a window in one stage of a step. is_new: whether captures are still needed, as well as
-        changes.
-        """
+        """Return the hooks for a window in one stage of a step. is_new: whether captures are needed, too."""
         changes = (patch.change(window) for patch in self.patches if patch.stage == stage)
         found: list[Hook] = [change for change in changes if change is not None]
         if is_new:

@@ -26,9 +26,7 @@ class Window:
     """Positions below this one were captured before (the request was preempted since)."""
 
     def find(self, positions: Positions, *, again: bool = False) -> Positions:
-        """Return the indices of the `positions` that have rows in this span and, unless `again`, were not captured
-        before.
-        """
+        """Return the indices of the `positions` with rows in this span that, unless `again`, were never captured."""
         first = self.start if again else max(self.start, self.captured)
         return np.flatnonzero((positions >= first) & (positions < self.start + self.num_rows))
 

@@ -67,9 +67,7 @@ class StepGraphs:
     def __init__(
         self, model: Transformer, step: "TritonStep", cache: KVCache, last_tokens: Tensor, sizes: StepSizes
     ) -> None:
-        """Prepare for steps of at most these sizes. step: the network's decoder; last_tokens: [n] int64, as in
-        `DeviceBatch`.
-        """
+        """Prepare for steps of at most these sizes. step: the decoder's; last_tokens: [n] int64 of `DeviceBatch`."""
         self._model, self._step, self._cache = model, step, cache
         self._sampler = DeviceSampler(model.config.vocab_size)
         self._max_len = sizes.max_model_len
@@ -202,9 +200,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def has_graphs(model: Transformer, config: EngineConfig) -> bool:
-    """Return whether steps of this network run as graphs: the network must be a decoder with a head, and run by GPU
-    kernels.
-    """
+    """Return whether steps of this network run as graphs: it must be a decoder with a head, run by GPU kernels."""
     if config.cuda_graphs == "off" or model.config.kind != "decoder" or not model.config.has_head:
         return False
     if model.batch_invariant and config.quantize == "fp8":  # thousands of small products in each step

@@ -92,9 +92,7 @@ class DeviceExecutor:
 
     @torch.inference_mode()
     def run(self, step: DeviceStep, numbers: Tensor, batch: Batch | None = None) -> DeviceResult:
-        """Start a step. numbers: [n] int32 on the host, pinned for a GPU. batch: the batch of `step.spans`, if it
-        exists already.
-        """
+        """Start a step. numbers: [n] int32 on the host, pinned for a GPU. batch: of `step.spans`, if there is one."""
         numbers = device_batch.upload(numbers, self._model.device)
         if step.spans:
             batch = Batch(step.spans, step.block_size, self._model.device) if batch is None else batch

@@ -196,9 +196,7 @@ class ModelRunner:
                 self._read_logits(seq, at.window, last, hidden, step)
 
     def _read_logits(self, seq: Sequence, window: Window, last: int, hidden: torch.Tensor, step: StartedStep) -> None:
-        """Capture the logits of the window's positions before `last`, and the log-probabilities of a prompt's
-        tokens.
-        """
+        """Capture the logits of the window's positions before `last`, and the log-probabilities of prompts' tokens."""
         found = step.captures[seq.uid]
         sinks = found.logit_sinks if found.sinks else []
         if not sinks and found.prompt_logprobs is None:

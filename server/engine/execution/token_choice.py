@@ -127,9 +127,7 @@ def sampler_row(seq: Sequence) -> SamplerRow:
 
 
 def not_finite(seq: Sequence, position: int) -> Failure:
-    """Return the failure for logits that allow no choice: the request's fault if it intervenes, otherwise the
-    server's.
-    """
+    """Return the failure for logits that allow no choice: the request's fault if it intervenes, else the server's."""
     what = f"the logits at position {position} are infinite or no numbers"
     if seq.is_changed:
         return Failure("overflow", f"interventions: {what} with them; smaller values are accepted")

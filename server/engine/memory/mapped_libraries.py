@@ -32,9 +32,7 @@ def let_go_of_libraries() -> None:
 
 
 def _unchanged_parts(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of the parts that are not writable and were never written to; linking writes to parts with
-    addresses.
-    """
+    """Yield (begin, end) of parts not writable and never written to; linking writes to parts with addresses."""
     part = None
     for line in smaps:
         if found := _MAPPING.match(line):

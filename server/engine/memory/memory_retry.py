@@ -30,9 +30,7 @@ _MOST_BLAMES = 2
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """The outcome for the requests that found no memory in a step, and those that hold it. A request in neither set
-    continues.
-    """
+    """The outcome for the requests without memory in a step, and those that hold it; all others continue."""
 
     ending: frozenset[int]
     requeued: frozenset[int]
@@ -106,9 +104,7 @@ class MemoryRetry:
         return True
 
     def wait_again(self, request: EngineRequest) -> bool:
-        """Requeue a request that found no memory to begin, and holds nothing. Returns whether it waits here; if not,
-        it ends.
-        """
+        """Requeue a request that found no memory to begin, and holds nothing. Returns whether it waits here."""
         self.free_memory()
         if self.is_last_try(request.uid):
             return False

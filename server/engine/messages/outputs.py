@@ -122,9 +122,7 @@ class Timing:
 
 
 class RequestOutput(msgspec.Struct, kw_only=True, array_like=True):
-    """The output of one step for one request: at most one token, any tensors, and the end if this is the last
-    output.
-    """
+    """The output of one step for one request: at most one token, any tensors, and the end if this is the last one."""
 
     uid: int
     token_id: int | None = None
@@ -192,9 +190,7 @@ class EngineInfo:
 
 
 def _metric(text: str, *, default: float = 0, of_workers: Callable[[Iterable[Any]], Any] = sum) -> Any:
-    """Return a field of EngineStats that is a metric with this help text. of_workers: reduces the values of several
-    workers to one.
-    """
+    """Return a field of EngineStats that is a metric with this help text. of_workers: reduces workers' values."""
     return field(default=default, metadata={"text": text, "of_workers": of_workers})
 
 
@@ -257,9 +253,7 @@ class StepOutput:
 
 
 def raise_exit(error: BaseException) -> None:
-    """Raise an exception that ends the process again. A panic in Rust only fails its work, though it is no
-    Exception.
-    """
+    """Raise an exception that ends the process again. A panic in Rust only fails its work, but is no Exception."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 

@@ -344,8 +344,6 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
 
 
 def _depths_of_attention(part: Part, layers: Sequence[int]) -> Depths:
-    """Return the depths for the attention of these layers. The queries of cross attention come from the output of
-    self-attention.
-    """
+    """Return the depths for the attention of these layers; self-attention comes before the queries of cross."""
     depth = Depth(max(layers, default=-1) + 1, needs_output=part == "cross")
     return Depths(encoder=depth, decoder=None) if part == "encoder" else Depths(encoder=None, decoder=depth)

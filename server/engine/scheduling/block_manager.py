@@ -183,9 +183,7 @@ class BlockManager:
         seq.num_published_blocks = num_full
 
     def free(self, seq: Sequence) -> None:
-        """Free every block of `seq` and its states. Published blocks stay reusable until evicted. Calling it again does
-        nothing.
-        """
+        """Free every block and state of `seq`, if it has any. Published blocks stay reusable until evicted."""
         self._publish_end(seq)
         # Last block first: the end of a prefix is useless without its beginning, so it is evicted first.
         for block in reversed(seq.cross_block_table + seq.block_table):

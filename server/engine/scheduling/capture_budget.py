@@ -92,9 +92,7 @@ class CaptureBudget:
         return max(-_MOST_CHARGED * usual, min(cost, _MOST_CHARGED * usual))
 
     def _resize(self, cost: float, usual: float, num_tokens: int) -> None:
-        """Change the size towards the target cost, at most to twice or half of it. It grows only after a step that used
-        the whole size.
-        """
+        """Change the size towards the target cost, at most to twice or half of it; up only after a full step."""
         factor = min(2.0, max(0.5, _STRETCH * usual / max(cost, 1e-9)))
         if factor < 1 or num_tokens >= int(self._size):
             self._size = min(max(self._size * factor, 1.0), self._max_tokens)

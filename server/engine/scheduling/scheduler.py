@@ -96,9 +96,7 @@ class _Queues:
 
 
 class Scheduler:
-    """The queues of sequences. One step is `schedule`, the forward pass, `commit`; `add` and `abort` come between
-    steps.
-    """
+    """The queues of sequences. One step is `schedule`, the forward pass, `commit`; `add` and `abort` come between."""
 
     def __init__(self, config: SchedulerConfig, block_manager: BlockManager) -> None:
         self.config = config
@@ -129,9 +127,7 @@ class Scheduler:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Return every unfinished sequence: the running ones, then the waiting ones, each in order of rank; then those
-        of batches.
-        """
+        """Return every unfinished sequence: running, then waiting, each in order of rank; then those of batches."""
         return [seq for each in (self._requests, self._background) for seq in (*each.running, *each.waiting)]
 
     def get(self, uid: int) -> Sequence | None:

@@ -60,9 +60,7 @@ class BackgroundSize:
         return int(self._size)
 
     def note(self, seconds: float, num_tokens: int) -> None:
-        """Change the size after a step, at most to twice or half of it. It grows only after a step that used all of
-        it.
-        """
+        """Change the size after a step, at most to twice or half of it. It grows only after a step that used it all."""
         factor = min(2.0, max(0.5, self._seconds / max(seconds, 1e-9)))
         if factor < 1 or num_tokens >= self.tokens:
             self._size = min(max(self._size * factor, 1.0), _MOST_BACKGROUND_TOKENS)

@@ -14,9 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends, even during a pass (Linux). Only the parent handles
-    Ctrl-C.
-    """
+    """Have the kernel kill this process when `parent` ends, even during a pass (Linux). The parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:

@@ -122,9 +122,7 @@ class Ranks:
         return [rank.process.pid for rank in self._ranks]
 
     def send(self, command: object) -> None:
-        """Send a command to all ranks. If one has ended, raises ModelLoadError until a model is loaded, then
-        RanksApart.
-        """
+        """Send a command to all ranks. If one has ended, raises ModelLoadError while a model loads, then RanksApart."""
         message = multiprocessing.reduction.ForkingPickler.dumps(command)
         try:
             for rank in self._ranks:
@@ -202,9 +200,7 @@ class Ranks:
             raise ModelLoadError(problem)
 
     def _wait(self, what: str) -> None:
-        """Wait for an answer from every rank. Raises ModelLoadError for the first with a problem; `what` is part of its
-        message.
-        """
+        """Wait for an answer from every rank. Raises ModelLoadError with `what` for the first with a problem."""
         for number, rank in enumerate(self._ranks, 1):
             try:
                 problem = rank.pipe.recv()

@@ -201,9 +201,7 @@ async def encode(model: ServedModel, text: str, add_special_tokens: bool, field:
 
 
 async def read_following(model: ServedModel, value: str | Sequence[int], field: str) -> Prompt:
-    """Return a text, which may be empty, or the ids that follow a prompt. Raises BadRequest for tokens that the network
-    lacks.
-    """
+    """Return a text, which may be empty, or the ids that follow a prompt. Raises BadRequest for unknown tokens."""
     if not isinstance(value, str):
         return await read_ids(model, value, field)
     prompt = await encode(model, value, False, field)

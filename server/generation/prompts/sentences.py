@@ -23,9 +23,7 @@ _LONG_LINE = 40
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Return the sentences of a text as ranges [start, end) of its characters, in order, without white space around
-    them.
-    """
+    """Return the sentences of a text as ranges [start, end) of characters, in order, without outer white space."""
     found = []
     for begin, end, is_code in _paragraphs(text):
         start = begin

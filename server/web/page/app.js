@@ -106,7 +106,7 @@ function Rail({ current, capabilities }) {
     return html`<li key=${view.id}><button
       type="button"
       aria-current=${view === current ? "page" : undefined}
-      class=${lack && !view.opensAnyway ? "lacking" : ""}
+      class=${lack ? "lacking" : ""}
       title=${lack ?? view.about}
       onClick=${() => select({ view: view.id })}
     ><b>${view.title}</b><span>${view.about}</span></button></li>`;
@@ -120,14 +120,13 @@ function OpenView({ view, capabilities }) {
   const { module, error: missing, retry } = useCode(view);
   const [broken, mend] = useErrorBoundary();
   const lack = view.lacks?.(capabilities);
-  if (lack && !view.opensAnyway) return html`<main class="view"><h1>${view.title}</h1><p class="lack">${lack}</p></main>`;
+  if (lack) return html`<main class="view"><h1>${view.title}</h1><p class="lack">${lack}</p></main>`;
   if (broken) {
     const error = new Error(`This view broke: ${broken.message}`);
     return html`<main class="view"><h1>${view.title}</h1><${Problem} error=${error} retry=${mend} /></main>`;
   }
   return html`<main class="view" id=${`view-${view.id}`} tabindex="-1">
     <h1>${view.title} <small>${view.about}</small></h1>
-    ${lack && html`<p class="lack">${lack}</p>`}
     <${Problem} error=${missing} retry=${retry} />
     ${module ? html`<${module.View} />` : !missing && html`<${Progress} active=${true} label="Opening…" />`}
   </main>`;

@@ -4,17 +4,9 @@ import { lackOf } from "./core/model.js";
 
 const lacks = (route) => (capabilities) => lackOf(capabilities, route);
 
-/** The reason why there is no cross-attention to show; null if there is. */
-function lackOfSecondStack({ kind, architecture }) {
-  if (kind === "encoder-decoder") return null;
-  return `This model is ${kind === "decoder" ? "a decoder" : "an encoder"} alone (${architecture}): it has no second stack, so ` +
-    "there is no attention between two texts. The attention inside its stack is shown by the view Attention.";
-}
-
 /**
  * id, title, about; lacks(capabilities): the reason why the model does not support the view, or null; load(): the
- * view's code. opensAnyway: the view opens without support, explains the reason and shows the available data.
- * Former names of a view are FORMER_VIEWS in core/state.js.
+ * view's code. Former names of a view are FORMER_VIEWS in core/state.js.
  */
 export const VIEWS = [
   {
@@ -53,10 +45,6 @@ export const VIEWS = [
   {
     id: "flow", title: "Flow", about: "one block, every tensor",
     load: () => import("./views/flow.js"),
-  },
-  {
-    id: "stacks", title: "Encoder · decoder", about: "two stacks and the attention between",
-    lacks: lackOfSecondStack, opensAnyway: true, load: () => import("./views/stacks.js"),
   },
   {
     id: "embeddings", title: "Embeddings", about: "texts as vectors",

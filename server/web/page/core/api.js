@@ -42,8 +42,8 @@ export class ApiError extends Error {
 const NOT_IN_FILE = "This file contains only the views that were seen before it was saved.";
 
 /**
- * Send GET (no body) or POST to a route such as "v1/attention", with the name of the model, and return the response.
- * Complete responses are kept for a saved file of the view, unless isKept is false. Raises ApiError, or AbortError.
+ * Send GET (no body) or POST to a route such as "v1/attention", with the name of the model. Complete responses are kept
+ * for a saved file of the view, unless isKept is false. Raises ApiError, or AbortError.
  */
 export async function ask(route, body, options = {}) {
   const { accept = "application/json", isKept = true, model = chosenModel.value } = options;
@@ -110,7 +110,6 @@ async function readError(response) {
   return new ApiError(message, { status: response.status, code: said.code, param: said.param, retryAfter });
 }
 
-/** The JSON of a route. */
 export async function askJson(route, body, options) {
   return (await ask(route, body, options)).json();
 }
@@ -171,10 +170,7 @@ export async function* askStream(route, body, { signal } = {}) {
 
 let watching = false;
 
-/**
- * Set the connection to "lost" and poll the server until it is ready; the first poll follows after `retryAfter`
- * seconds.
- */
+/** Set the connection to "lost" and poll the server until it is ready, first after `retryAfter` seconds. */
 async function serverLost(retryAfter = null) {
   connection.set("lost");
   if (watching) return;

@@ -19,24 +19,10 @@ export function asCurl(route, body) {
   return `curl -s ${shellQuoted(url)}${key}${data}`;
 }
 
-// The client's methods with the route's fields as arguments of the same names.
-const METHODS = {
-  "v1/attention": "attention",
-  "v1/trace": "trace",
-  "v1/next": "next",
-  "v1/lens": "lens",
-  "v1/explain": "explain",
-  "v1/contributions": "contributions",
-  "v1/trajectory": "trajectory",
-  "v1/heads": "heads",
-  "v1/rollout": "rollout",
-  "v1/embeddings": "embed",
-  "v1/completions": "generate",
-  "v1/chat/completions": "chat",
-  "v1/circuits": "circuits",
-  "v1/classify": "classify",
-  "v1/score": "score",
-};
+// The client has a method for each of these routes under v1/, with the route's fields as arguments.
+const METHODS = new Set(["attention", "trace", "next", "lens", "explain", "contributions", "trajectory", "heads", "rollout", "circuits",
+  "classify", "score"]);
+const RENAMED = { embeddings: "embed", completions: "generate", "chat/completions": "chat" };
 
 function pythonOf(value) {
   if (value === null) return "None";
@@ -68,10 +54,10 @@ function callOf(route, body) {
       : { method: "weight_names", options: { model } };
   }
   const { input, prompt, messages, ...options } = withModel(route, body).body ?? {};
-  return { method: METHODS[route], first: input ?? prompt ?? messages, options };
+  const short = route.replace("v1/", "");
+  return { method: METHODS.has(short) ? short : RENAMED[short], first: input ?? prompt ?? messages, options };
 }
 
-/** The client's method call for a request. */
 function pythonCall(route, body) {
   const { method, first, options } = callOf(route, body);
   const parts = [

@@ -81,7 +81,6 @@ function readAll(raw, source) {
   return { changes, dropped };
 }
 
-/** The interventions of a request, of all changes of the selection. */
 export function interventionsOf(selection, capabilities) {
   return changesOf(selection).changes.map((change) => interventionOf(change, selection, capabilities));
 }
@@ -117,7 +116,6 @@ function operationOf({ op, value }, { text, decoder, change_source: source, chan
   return value === null ? { op } : { op, value };
 }
 
-/** A change in words. */
 export function sayChange({ op, place, part, layer, head, position, value }) {
   const ofLayer = layer === "all" ? "of every layer" : `of layer ${layer}`;
   const heads = head === "all" ? "all heads" : `head ${head}`;

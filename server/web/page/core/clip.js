@@ -66,10 +66,7 @@ async function record(canvas, drawAt, { seconds, maxBytes, bitsPerSecond, backgr
   return new Blob(parts, { type: parts[0].type });
 }
 
-/**
- * Call show(progress) each frame until the progress was 1 for a moment, or isOver(). A hidden tab draws nothing: it
- * waits.
- */
+/** Call show(progress) each frame until it was 1 for a moment, or isOver(). A hidden tab draws nothing: it waits. */
 async function playThrough(seconds, show, isOver) {
   const nextFrame = () => new Promise((done) => requestAnimationFrame(done));
   let last = await nextFrame();

@@ -41,7 +41,6 @@ export function colourIndex(value, low, high) {
   return Math.max(0, Math.min(255, Math.round(((value - low) / (high - low)) * 255)));
 }
 
-/** A CSS colour of the value. */
 export function colourOf(value, low, high, kind, mode) {
   const table = colourTable(kind, mode);
   const i = colourIndex(value, low, high) * 3;

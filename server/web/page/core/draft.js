@@ -2,9 +2,8 @@
 import { useRef, useState } from "./html.js";
 
 /**
- * The draft of a field with the text `value`: {text, isTyped, write, take, drop}. text: the shown text; isTyped:
- * whether it was typed and not committed; write(text): call on each change; take(): commit by onTake(text); drop():
- * restore the value. A new value from outside replaces the typed text; drawing the field again does not.
+ * The draft of a field with the text `value`: {text, isTyped (and not committed), write(text), take(), drop()}; take
+ * commits by onTake(text), drop restores the value. A new value from outside replaces the typed text.
  */
 export function useDraft(value, onTake) {
   const draft = useRef({ text: null, shown: value, taken: value }).current;

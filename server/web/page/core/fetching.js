@@ -41,7 +41,7 @@ class AnswerCache {
   }
 }
 
-/** The approximate size of an answer in bytes; for a long text, the tokens use at least as much as the numbers. */
+/** The approximate size of an answer in bytes; of a long text, the tokens use at least as much as the numbers. */
 function sizeOf(part) {
   if (ArrayBuffer.isView(part)) return part.byteLength;
   if (typeof part === "string") return 16 + part.length;
@@ -61,10 +61,7 @@ function forget() {
 connection.follow((now) => now === "lost" && forget());
 restarts.follow(forget);
 
-/**
- * The answer of a look (see `askLook`), from memory if it was fetched before; with another side, the difference of
- * both.
- */
+/** The answer of a look (see `askLook`), from memory if possible; with another side, the difference of both. */
 export async function look(route, body, options) {
   const { own, other } = sidesOfRequest(body);
   if (other) return difference(...(await Promise.all([own, other].map((side) => look(route, side, options)))));
@@ -73,7 +70,6 @@ export async function look(route, body, options) {
   return remembered(`look ${route} ${JSON.stringify(body)}`, ask, options);
 }
 
-/** Name tokens that are parts of characters by their bytes. */
 function withBytesNamed(entries, input) {
   const texts = [input].flat();
   return entries.map((entry, i) => {
@@ -88,8 +84,8 @@ export async function json(route, body = null, options = {}) {
 }
 
 /**
- * The kept answer of the chosen model for a request, or the result of `fetchIt({signal})`. Concurrent callers with the
- * same request share one; it is cancelled when all of them have aborted.
+ * The kept answer of the chosen model for a request, or the result of `fetchIt({signal})`. Concurrent callers share a
+ * request, which is cancelled when all have aborted.
  */
 async function remembered(request, fetchIt, { signal } = {}) {
   checkServer();
@@ -136,9 +132,9 @@ const keyOf = (route, body) => {
 
 /**
  * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route sends no request.
- * While a new answer loads, `data` is the previous answer (`asked` is its body) and isStale is true, so that the view
- * does not flicker. Requests that are not needed any more are cancelled. A request rejected by a busy server is sent
- * again after Retry-After (`error.again`, in seconds); a failed one, when the server or the key is back.
+ * While a new answer loads, `data` is the previous one (of the body `asked`) and isStale is true, so that the view does
+ * not flicker. Requests that are not needed any more are cancelled. A busy server gets the request again after
+ * Retry-After (`error.again`, in seconds); a failed one is sent again when the server or the key is back.
  */
 export function useAnswer(fetcher, route, body) {
   const [result, setResult] = useState(NOTHING);

@@ -6,14 +6,10 @@ import { useJson } from "./fetching.js";
 import { createContext, useContext, useMemo } from "./html.js";
 import { useSelection } from "./state.js";
 
-/** The answer of /v1/capabilities, for all components below <App>. */
 export const Capabilities = createContext(null);
 export const useCapabilities = () => useContext(Capabilities);
 
-/**
- * The reason why the model does not support a route, as a sentence; null if it does. The list of views shows the
- * supported ones.
- */
+/** The reason why the model does not support a route, as a sentence; null if it does. */
 export function lackOf(capabilities, route) {
   const { works, reason } = capabilities.routes[route];
   if (works) return null;
@@ -28,8 +24,8 @@ export function textsOf(selection, capabilities) {
 }
 
 /**
- * The common fields of all looks: the input texts, and the interventions if the changed model is shown. For a
- * difference, OTHER holds the other side (see core/compare.js).
+ * The common fields of all looks: the texts, and the interventions if the changed model is shown. For a difference,
+ * OTHER holds the other side (see core/compare.js).
  */
 export function inputOf(selection, capabilities) {
   const { change_show: show, change_text: second } = selection;
@@ -53,20 +49,25 @@ export function attendingLayer(stack, layer) {
 }
 
 /**
- * {stack, part, layer, head, layers, numLayers, numHeads} of the selection, each within the model. layer: a layer
- * with attention, unless ofAnyBlock is set; layers: all layers that `layer` can be.
+ * {stack, part, prefix (of the names of its blocks), layer, head, keyHead, layers, numLayers, numHeads} of the selection,
+ * each within the model. layer: a layer
+ * with attention, unless ofAnyBlock is set; layers: all layers that `layer` can be; ofPart: another part than the chosen one.
  */
-export function useHead({ ofAnyBlock = false } = {}) {
+export function useHead({ ofAnyBlock = false, ofPart = null } = {}) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const parts = capabilities.attention.parts;
-  const part = parts.includes(selection.part) ? selection.part : parts[0];
+  const part = ofPart ?? (parts.includes(selection.part) ? selection.part : parts[0]);
   const stack = capabilities.stacks[part === "cross" ? "decoder" : part];
+  const layer = ofAnyBlock ? clamp(selection.layer, stack.num_layers) : attendingLayer(stack, selection.layer);
+  const head = clamp(selection.head, stack.num_heads);
   return {
     part,
+    prefix: capabilities.kind !== "encoder-decoder" ? "" : part === "encoder" ? "encoder." : "decoder.",
     stack,
-    layer: ofAnyBlock ? clamp(selection.layer, stack.num_layers) : attendingLayer(stack, selection.layer),
-    head: clamp(selection.head, stack.num_heads),
+    layer,
+    head,
+    keyHead: Math.floor((head * (stackAt(stack, layer).num_kv_heads ?? stack.num_heads)) / stack.num_heads),
     layers: stack.attention_layers,
     numLayers: stack.num_layers,
     numHeads: stack.num_heads,
@@ -76,10 +77,7 @@ export function useHead({ ofAnyBlock = false } = {}) {
 /** Whether a stack adds a bias by distance to its scores (learned or fixed). */
 export const hasPositionBias = (stack) => stack.positions.some((name) => name === "relative" || name === "alibi");
 
-/**
- * A stack with the properties of one layer: the layer's sizes, and no rotary positions or experts if the layer has
- * none.
- */
+/** A stack with the properties of one layer: its sizes, and no rotary positions or experts if it has none. */
 export function stackAt(stack, layer) {
   const isUnrotated = stack.unrotated_layers?.includes(layer);
   const isDense = stack.experts?.dense_layers.includes(layer);
@@ -111,10 +109,7 @@ export function useTokens(text) {
 const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥" };
 const signOf = (unseen) => SIGNS[unseen] ?? `U+${unseen.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 
-/**
- * A token in readable form. A token of invisible characters only (spaces, line ends, control characters) shows
- * symbols for them.
- */
+/** A token in readable form; one of invisible characters only (spaces, line ends) shows symbols for them. */
 export function shownToken(token) {
   if (token === "") return "∅";
   if (token.includes("\ufffd")) return token.replaceAll("\ufffd", "◌").trim(); // parts of a character

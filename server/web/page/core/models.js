@@ -16,7 +16,6 @@ export function purposeOf({ capabilities: all }) {
   return (all ?? []).filter((one) => !all.includes(IMPLIED[one])).join(", ");
 }
 
-/** A model's state in words. */
 export const stateOf = ({ status }) => (status.value === "unloaded" ? "not loaded" : status.value);
 
 /** The models in an answer of /v1/models, without LoRA adapters. */
@@ -44,11 +43,10 @@ function useModels() {
 
 /**
  * {models, name, isOpening, isLoading, data, identity, loading, error, retry, note, choose, refresh, dismiss}: the
- * models of the server, the name of the one to show, whether it is not shown yet and whether it is not loaded, and the
- * answer of /v1/capabilities about it, which comes when it is loaded. `data` is of the previous model until then.
- * `identity` is a string that changes with the shown model and its process. The answer is fetched again when the
- * server is reachable again or has restarted, because the model or its weights may have changed. `note`: why another
- * model than the wanted one is shown, or null.
+ * models, the name of the one to show, whether it is not shown or not loaded yet, and the answer of /v1/capabilities
+ * about it; `data` is of the previous model until it comes. `identity` changes with the shown model and its process.
+ * The answer is fetched again when the server is reachable again or has restarted, because the model may have changed.
+ * `note`: why another model than the wanted one is shown, or null.
  */
 export function useServed() {
   const { models, list, name, asked } = useModels();

@@ -1,8 +1,7 @@
 // Numerical functions of the page, and the formatting of numbers.
 
 /**
- * Probabilities softmax(logits / temperature), in float64, with the largest logit subtracted first. At temperature 0
- * the largest logit (the first of equals) has probability 1.
+ * softmax(logits / temperature) in float64. At temperature 0 the largest logit (the first of equals) has probability 1.
  */
 export function softmax(logits, temperature = 1) {
   const probabilities = new Float64Array(logits.length);
@@ -27,6 +26,9 @@ export function entropy(probabilities) {
   for (const p of probabilities) if (p > 0) sum -= p * Math.log(p);
   return sum;
 }
+
+/** The names of `count` numbered things. */
+export const indices = (count, first = 0) => Array.from({ length: count }, (_, i) => String(first + i));
 
 /** Indices by falling value; equal values keep their order. */
 export function descending(values) {
@@ -58,6 +60,9 @@ export function extent(values) {
   }
   return low <= high ? [low, high] : [0, 0];
 }
+
+/** The largest absolute value, at least 1e-30: the end of a scale. */
+export const sizeOf = (values) => Math.max(...extent(values).map(Math.abs), 1e-30);
 
 const BITS = { bfloat16: 8, float16: 11 }; // of a number's significand
 let bits = 24;
@@ -112,7 +117,6 @@ export const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, "\u2
 /** A count with its noun: "1 token", "2 tokens". */
 export const counted = (count, noun, nouns = `${noun}s`) => `${grouped(count)} ${count === 1 ? noun : nouns}`;
 
-/** Bytes with a unit of 1024. */
 export function bytes(count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;

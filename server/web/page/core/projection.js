@@ -12,6 +12,11 @@ export function unitRows(data, count, width) {
   return units;
 }
 
+/** [columns, rows] of a row-major [rows, columns] array. */
+export function transposed(values, rows, columns) {
+  return new Float32Array(values.length).map((_, i) => values[(i % rows) * columns + Math.floor(i / rows)]);
+}
+
 /** Dot products of all pairs of rows, [count, count]. */
 export function gram(rows, count, width) {
   const products = new Float64Array(count * count);
@@ -26,24 +31,43 @@ export function gram(rows, count, width) {
   return products;
 }
 
+const MOST_STEPS = 1000;
+
 /**
  * Principal components from the rows' dot products: the centred Gram matrix has the same eigenvalues as the covariance
- * (times count), and its eigenvectors times their roots are the coordinates.
+ * (times count), and its eigenvectors times their roots are the coordinates. They are found by power iteration.
  * Returns {points: [[x, y]], explained: [share of the variance of x, of y]}.
  */
 export function principalPlane(products, count) {
   const centred = centredGram(products, count);
-  const { values, vectors } = jacobi(centred, count);
-  const order = [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, 2);
-  const total = values.reduce((sum, value) => sum + Math.max(value, 0), 0) || 1;
-  const axis = (place, row) => {
-    const k = order[place];
-    return k === undefined ? 0 : vectors[row * count + k] * Math.sqrt(Math.max(values[k], 0));
-  };
+  const total = centred.reduce((sum, value, i) => sum + (i % (count + 1) ? 0 : value), 0); // the trace
+  const first = dominant(centred, count, total, []);
+  const axes = [first, dominant(centred, count, total, [first.vector])];
   return {
-    points: Array.from({ length: count }, (_, row) => [axis(0, row), axis(1, row)]),
-    explained: [0, 1].map((place) => (order[place] === undefined ? 0 : Math.max(values[order[place]], 0) / total)),
+    points: Array.from({ length: count }, (_, row) => axes.map(({ value, vector }) => vector[row] * Math.sqrt(value))),
+    explained: axes.map(({ value }) => value / (total || 1)),
   };
+}
+
+/** {value, vector}: the largest eigenvalue with its unit vector, orthogonal to `others`; both 0 if there is none. */
+function dominant(matrix, count, total, others) {
+  const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
+  let vector = Float64Array.from({ length: count }, (_, i) => Math.sin(i + 1));
+  let value = 0;
+  for (let step = 0; step < MOST_STEPS; step += 1) {
+    let next = vector.map((_, row) => dot(vector, matrix.subarray(row * count, (row + 1) * count)));
+    for (const other of others) {
+      const along = dot(next, other);
+      next = next.map((entry, i) => entry - along * other[i]);
+    }
+    value = Math.sqrt(dot(next, next));
+    if (value <= 1e-12 * total) return { value: 0, vector: new Float64Array(count) };
+    next = next.map((entry) => entry / value);
+    const isDone = step > 0 && dot(next, vector) > 1 - 1e-15; // the first vector is no unit vector
+    vector = next;
+    if (isDone) break;
+  }
+  return { value, vector };
 }
 
 function centredGram(products, count) {
@@ -54,46 +78,4 @@ function centredGram(products, count) {
     all += means[a] / count;
   }
   return products.map((value, i) => value - means[Math.floor(i / count)] - means[i % count] + all);
-}
-
-/** Eigenvalues and eigenvectors (in columns) of a symmetric matrix, by cyclic Jacobi rotations (Golub, Van Loan 8.5). */
-function jacobi(matrix, count) {
-  const a = Float64Array.from(matrix);
-  const vectors = new Float64Array(count * count);
-  for (let i = 0; i < count; i += 1) vectors[i * count + i] = 1;
-  for (let sweep = 0; sweep < 30; sweep += 1) {
-    let off = 0;
-    let size = 0;
-    for (let i = 0; i < count * count; i += 1) {
-      size += a[i] ** 2;
-      if (Math.floor(i / count) !== i % count) off += a[i] ** 2;
-    }
-    if (off <= 1e-20 * size) break;
-    for (let p = 0; p < count; p += 1) for (let q = p + 1; q < count; q += 1) rotate(a, vectors, count, p, q);
-  }
-  return { values: Array.from({ length: count }, (_, i) => a[i * count + i]), vectors };
-}
-
-function rotate(a, vectors, count, p, q) {
-  const apq = a[p * count + q];
-  if (Math.abs(apq) < 1e-300) return;
-  const theta = (a[q * count + q] - a[p * count + p]) / (2 * apq);
-  const t = Math.sign(theta || 1) / (Math.abs(theta) + Math.hypot(theta, 1));
-  const c = 1 / Math.hypot(t, 1);
-  const s = t * c;
-  for (let k = 0; k < count; k += 1) {
-    const [kp, kq] = [a[k * count + p], a[k * count + q]];
-    a[k * count + p] = c * kp - s * kq;
-    a[k * count + q] = s * kp + c * kq;
-  }
-  for (let k = 0; k < count; k += 1) {
-    const [pk, qk] = [a[p * count + k], a[q * count + k]];
-    a[p * count + k] = c * pk - s * qk;
-    a[q * count + k] = s * pk + c * qk;
-  }
-  for (let k = 0; k < count; k += 1) {
-    const [kp, kq] = [vectors[k * count + p], vectors[k * count + q]];
-    vectors[k * count + p] = c * kp - s * kq;
-    vectors[k * count + q] = s * kp + c * kq;
-  }
 }

@@ -3,7 +3,6 @@
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
-/** [{name, labels, value}] of the text. */
 function parseMetrics(text) {
   const samples = [];
   for (const line of text.split("\n")) {
@@ -15,7 +14,6 @@ function parseMetrics(text) {
   return samples;
 }
 
-/** One reading of /metrics at a time in seconds. */
 export class Reading {
   #byName = new Map();
 
@@ -28,7 +26,6 @@ export class Reading {
     }
   }
 
-  /** All samples of a name. */
   samples(name) {
     return this.#byName.get(name) ?? [];
   }
@@ -39,7 +36,6 @@ export class Reading {
     return found.length ? found.reduce((total, { value }) => total + value, 0) : null;
   }
 
-  /** The largest value over all labels; null if there is no such metric. */
   most(name) {
     const found = this.samples(name);
     return found.length ? Math.max(...found.map(({ value }) => value)) : null;
@@ -52,7 +48,6 @@ export function growth(before, after, name, matches) {
   return last >= first ? last - first : last;
 }
 
-/** Increase per second. */
 export function rate(before, after, name, matches) {
   const seconds = after.time - before.time;
   return seconds > 0 ? growth(before, after, name, matches) / seconds : 0;

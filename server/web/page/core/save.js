@@ -1,6 +1,5 @@
 // Saves data of a view: arrays as npy or CSV, text, and any blob.
 
-/** Start the download of a file. */
 export function saveBlob(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -9,7 +8,6 @@ export function saveBlob(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** A file's size as text. */
 export const sizeOf = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 /** NumPy's format 1.0 of a row-major array: magic, header padded to 64 bytes, raw little-endian values. */
@@ -26,7 +24,6 @@ export function npyBytes({ data, shape }) {
 
 const quoted = (cell) => (/[",\n\r]/.test(String(cell)) ? `"${String(cell).replaceAll('"', '""')}"` : String(cell));
 
-/** Lines of cells as CSV. */
 const csvText = (lines) => lines.map((line) => line.map(quoted).join(",")).join("\r\n") + "\r\n";
 
 /** A matrix as CSV, with row and column names; further axes become rows. */

@@ -72,10 +72,7 @@ export function forgetKept() {
 
 const carried = new Map();
 
-/**
- * Save state of a view that is in no answer, under a name: `read()` when saving; in a saved file, returns the saved
- * state.
- */
+/** Save state that is in no answer, under a name: `read()` when saving; returns the saved state in a saved file. */
 export function carry(name, read) {
   carried.set(name, read);
   return saved?.states[name];

@@ -4,7 +4,7 @@
 export const UNCHANGED_VIEWS = new Set(["embeddings", "weights", "server"]);
 
 // Views that can show the difference of two answers; others show the changed model's answer instead.
-const WITH_DIFFERENCE = new Set(["attention", "why", "moves", "lens", "next", "heads", "flow", "stacks"]);
+const WITH_DIFFERENCE = new Set(["attention", "why", "moves", "lens", "next", "heads", "flow"]);
 
 export const canSubtract = ({ view, moves_as: as }) => WITH_DIFFERENCE.has(view) && (view !== "moves" || as === "amounts");
 

@@ -7,9 +7,8 @@ import { select, useSelection } from "./state.js";
 const NOBODY = [];
 
 /**
- * {encoder, decoder, last, error, loading}: the tokens of each stack ([] if the model has no such stack, or while
- * loading), and of the stack that predicts. The decoder of an encoder-decoder has a start token, so the server is
- * asked for the ids.
+ * {encoder, decoder, last, error, loading}: the tokens of each stack ([] without such a stack, or while loading), and
+ * of the stack that predicts. The decoder of an encoder-decoder has a start token, so the server returns the ids.
  */
 export function useSequences() {
   const selection = useSelection();
@@ -43,8 +42,8 @@ export function useMaskedPlace() {
 }
 
 /**
- * The selected query as a position in the text of `part`; the last token if it is past the end (another text, part or
- * model). Null while the tokens are counted; -1 is the last token of any text, without waiting.
+ * The selected query as a position in the text of `part`, at most the last token. Null while the tokens are counted; -1
+ * is the last token of any text, without waiting.
  */
 export function useQueryOf(part) {
   const { query } = useSelection();

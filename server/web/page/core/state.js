@@ -3,28 +3,15 @@ import { saved } from "./place.js";
 import { seenOf, showsSecond } from "./seen.js";
 import { Store, useStore } from "./store.js";
 
-const text = (initial) => ({ initial, read: (raw) => raw, write: (value) => value });
-const integer = (initial) => ({
-  initial,
-  read: (raw) => (/^-?\d{1,9}$/.test(raw) ? Number(raw) : initial),
-  write: String,
-});
-const positive = (initial) => ({
-  initial,
-  read: (raw) => (/^[1-9]\d{0,8}$/.test(raw) ? Number(raw) : initial),
-  write: String,
-});
-const number = (initial, low, high) => ({
-  initial,
-  read: (raw) => (raw !== "" && Number.isFinite(Number(raw)) ? Math.min(high, Math.max(low, Number(raw))) : initial),
-  write: String,
-});
-const choice = (...values) => ({
-  initial: values[0],
-  read: (raw) => (values.includes(raw) ? raw : values[0]),
-  write: (value) => value,
-});
-const flag = (initial) => ({ initial, read: (raw) => raw === "1", write: (value) => (value ? "1" : "0") });
+/** A field: its initial value, read(raw) from the address, and write(value) for it. */
+const field = (initial, read, write = String) => ({ initial, read, write });
+const text = (initial) => field(initial, (raw) => raw);
+const integer = (initial) => field(initial, (raw) => (/^-?\d{1,9}$/.test(raw) ? Number(raw) : initial));
+const positive = (initial) => field(initial, (raw) => (/^[1-9]\d{0,8}$/.test(raw) ? Number(raw) : initial));
+const number = (initial, low, high) => field(initial, (raw) =>
+  (raw !== "" && Number.isFinite(Number(raw)) ? Math.min(high, Math.max(low, Number(raw))) : initial));
+const choice = (...values) => field(values[0], (raw) => (values.includes(raw) ? raw : values[0]));
+const flag = (initial) => field(initial, (raw) => raw === "1", (value) => (value ? "1" : "0"));
 
 // All fields of the state: shared ones first, then those of each view, named view_option.
 const FIELDS = {
@@ -46,6 +33,7 @@ const FIELDS = {
 
   chat_mode: choice("chat", "text"), // text: the model continues a text, without the chat template
 
+  attention_show: choice("heads", "stacks"), // one head, or all parts of the model
   attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: weight times length of the added vector
   attention_cells: choice("cells", "dots"), // drawing of a number: as a coloured square, or as a dot with that area
   attention_orientation: choice("rows", "columns"), // the axis of the queries
@@ -132,7 +120,6 @@ const FIELDS = {
   lesson_step: integer(1),
 };
 
-/** The initial state of a page opened without a view in its address. */
 export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
 
 /**
@@ -140,6 +127,7 @@ export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name
  * open the same picture today. For a view with another name: `old: () => ({ view: "new" })`.
  */
 const FORMER_VIEWS = {
+  stacks: () => ({ view: "attention", attention_show: "stacks" }), // 0.2
   write: (parameters) => ({ view: "chat", chat_mode: parameters.get("write_chat") === "1" ? "chat" : "text" }), // 0.2
   motion: () => ({ view: "moves", moves_as: "arrows" }),
   contributions: () => ({ view: "moves", moves_as: "amounts" }),

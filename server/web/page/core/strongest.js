@@ -6,9 +6,8 @@ import { seenOf } from "./seen.js";
 import { select, state, useSelection } from "./state.js";
 
 /**
- * Choose a pair of the selected head if the address names no key. The query is the named one, if any; else any, or
- * with keepsQuery the last token. Returns the pending answer (see useAnswer) without its data, or null if there is
- * none.
+ * Choose a pair of the selected head if the address names no key. The query is the named one, or any, or with
+ * keepsQuery the last token. Returns the pending answer (see useAnswer) without its data, or null.
  */
 export function useStrongestPair({ keepsQuery = false } = {}) {
   const selection = useSelection();
@@ -28,8 +27,8 @@ export function useStrongestPair({ keepsQuery = false } = {}) {
 }
 
 /**
- * {query, key} of the largest weight whose key is neither the first token (many heads give it their unused weight)
- * nor the query itself. With a fixed query only {key}; {key: 0} if no such weight exists.
+ * {query, key} of the largest weight whose key is neither the first token (which many heads give unused weight) nor the
+ * query itself; of a fixed query only {key}; {key: 0} if there is none.
  */
 function strongest(entry, part, wanted, keepsQuery) {
   const [queries, keys] = entry.shape.slice(-2);

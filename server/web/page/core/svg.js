@@ -5,6 +5,9 @@ const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escaped = (text) =>
   text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, "\ufffd").replace(/[&<>"]/g, (sign) => ENTITIES[sign]);
 const short = (value) => String(Math.round(value * 100) / 100);
+/** Attributes as text; numbers have two decimals, undefined ones are left out. */
+const attributes = (values) => Object.entries(values).filter(([, value]) => value !== undefined)
+  .map(([name, value]) => ` ${name}="${typeof value === "number" ? short(value) : value}"`).join("");
 
 export class SvgContext {
   #marks = [];
@@ -12,6 +15,7 @@ export class SvgContext {
   #saved = [];
   #shift = [0, 0];
   #turn = "";
+  #dashes = undefined;
   fillStyle = "#000";
   strokeStyle = "#000";
   lineWidth = 1;
@@ -30,16 +34,13 @@ export class SvgContext {
   }
 
   save() {
-    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap } = this;
-    const fields = { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap };
-    this.#saved.push([fields, [...this.#shift], this.#turn]);
+    this.#saved.push([{ ...this }, this.#shift, this.#turn]);
   }
 
   restore() {
     const [fields, shift, turn] = this.#saved.pop();
     Object.assign(this, fields);
-    this.#shift = shift;
-    this.#turn = turn;
+    [this.#shift, this.#turn] = [shift, turn];
   }
 
   translate(x, y) {
@@ -51,33 +52,37 @@ export class SvgContext {
     this.#turn = ` rotate(${short((radians * 180) / Math.PI)})`;
   }
 
-  #place() {
+  setLineDash(lengths) {
+    this.#dashes = lengths.length ? lengths.join(" ") : undefined;
+  }
+
+  #mark(tag, values, content = "") {
     const [x, y] = this.#shift;
-    return x || y || this.#turn ? ` transform="translate(${short(x)} ${short(y)})${this.#turn}"` : "";
+    const transform = x || y || this.#turn ? `translate(${short(x)} ${short(y)})${this.#turn}` : undefined;
+    this.#marks.push(`<${tag}${attributes({ ...values, transform })}>${content}</${tag}>`);
   }
 
-  #fill() {
-    return ` fill="${this.fillStyle}"${this.globalAlpha < 1 ? ` opacity="${short(this.globalAlpha)}"` : ""}`;
+  #opacity() {
+    return this.globalAlpha < 1 ? this.globalAlpha : undefined;
   }
 
-  #stroke() {
-    const alpha = this.globalAlpha < 1 ? ` opacity="${short(this.globalAlpha)}"` : "";
-    const line = `stroke-width="${short(this.lineWidth)}" stroke-linecap="${this.lineCap}"`;
-    return ` fill="none" stroke="${this.strokeStyle}" ${line}${alpha}`;
+  #filled() {
+    return { fill: this.fillStyle, opacity: this.#opacity() };
   }
 
-  #rect(x, y, width, height) {
-    return `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}"`;
+  #stroked() {
+    return { fill: "none", stroke: this.strokeStyle, "stroke-width": this.lineWidth, "stroke-linecap": this.lineCap,
+      "stroke-dasharray": this.#dashes, opacity: this.#opacity() };
   }
 
   clearRect() {}
 
   fillRect(x, y, width, height) {
-    this.#marks.push(`${this.#rect(x, y, width, height)}${this.#fill()}${this.#place()}/>`);
+    this.#mark("rect", { x, y, width, height, ...this.#filled() });
   }
 
   strokeRect(x, y, width, height) {
-    this.#marks.push(`${this.#rect(x, y, width, height)}${this.#stroke()}${this.#place()}/>`);
+    this.#mark("rect", { x, y, width, height, ...this.#stroked() });
   }
 
   beginPath() {
@@ -92,8 +97,8 @@ export class SvgContext {
     this.#path += `L${short(x)} ${short(y)}`;
   }
 
-  bezierCurveTo(a, b, c, d, x, y) {
-    this.#path += `C${[a, b, c, d, x, y].map(short).join(" ")}`;
+  bezierCurveTo(...numbers) {
+    this.#path += `C${numbers.map(short).join(" ")}`;
   }
 
   rect(x, y, width, height) {
@@ -112,35 +117,32 @@ export class SvgContext {
   }
 
   fill() {
-    this.#marks.push(`<path d="${this.#path}"${this.#fill()}${this.#place()}/>`);
+    this.#mark("path", { d: this.#path, ...this.#filled() });
   }
 
   stroke() {
-    this.#marks.push(`<path d="${this.#path}"${this.#stroke()}${this.#place()}/>`);
+    this.#mark("path", { d: this.#path, ...this.#stroked() });
   }
 
   fillText(text, x, y) {
-    const anchor = { start: "start", left: "start", center: "middle", right: "end", end: "end" }[this.textAlign];
+    const anchor = { center: "middle", right: "end", end: "end" }[this.textAlign] ?? "start";
     const baseline = { middle: "central", top: "hanging" }[this.textBaseline] ?? "auto";
     const [, size, family] = /([\d.]+)px (.*)$/.exec(this.font);
-    const weight = /^(bold|[56789]00)/.test(this.font) ? ' font-weight="bold"' : "";
-    const font = `font-size="${size}" font-family="${escaped(family)}"${weight}`;
-    const stand = `x="${short(x)}" y="${short(y)}" text-anchor="${anchor}" dominant-baseline="${baseline}"`;
-    this.#marks.push(`<text ${stand} ${font}${this.#fill()}${this.#place()}>${escaped(String(text))}</text>`);
+    const weight = /^(bold|[56789]00)/.test(this.font) ? "bold" : undefined;
+    const font = { "font-size": size, "font-family": escaped(family), "font-weight": weight };
+    const place = { x, y, "text-anchor": anchor, "dominant-baseline": baseline };
+    this.#mark("text", { ...place, ...font, ...this.#filled() }, escaped(String(text)));
   }
 
   /** A canvas as an embedded image, with sharp cells. */
   drawImage(image, x, y, width, height) {
-    const place = `x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}"`;
-    this.#marks.push(
-      `<image ${place} preserveAspectRatio="none" style="image-rendering:pixelated" href="${image.toDataURL()}"${this.#place()}/>`,
-    );
+    const style = { preserveAspectRatio: "none", style: "image-rendering:pixelated" };
+    this.#mark("image", { x, y, width, height, ...style, href: image.toDataURL() });
   }
 
-  /** The whole picture as an SVG document. */
   document(width, height, background) {
-    const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
+    const size = attributes({ width, height, viewBox: `0 0 ${width} ${height}` });
     const ground = `<rect width="100%" height="100%" fill="${background}"/>`;
-    return `<svg xmlns="http://www.w3.org/2000/svg" ${size}>${ground}${this.#marks.join("")}</svg>`;
+    return `<svg xmlns="http://www.w3.org/2000/svg"${size}>${ground}${this.#marks.join("")}</svg>`;
   }
 }

@@ -2,8 +2,8 @@
 import { askJson } from "./api.js";
 
 /**
- * {text, isSame}: the text of the ids, without special tokens, and whether the tokenizer returns the same ids for it.
- * It may not: a tokenizer encodes "un" + "like" as one token if it can, and an incomplete character has no text.
+ * {text, isSame}: the text of the ids, without special tokens, and whether the tokenizer returns the same ids for it. A
+ * tokenizer encodes "un" + "like" as one token if it can, and an incomplete character has no text.
  */
 export async function textOf(ids) {
   const { prompt: text } = await askJson("detokenize", { tokens: ids, skip_special_tokens: true });
@@ -12,7 +12,6 @@ export async function textOf(ids) {
   return { text, isSame: tokens.length === ids.length && tokens.every((id, i) => id === ids[i]) };
 }
 
-/** The number of tokens of a text. */
 export async function countOf(text) {
   return (await askJson("tokenize", { prompt: text })).count;
 }

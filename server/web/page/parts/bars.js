@@ -5,10 +5,9 @@ import { format, rankAt } from "../core/numbers.js";
 export const TIED = "equal within the model's precision: the order means nothing";
 
 /**
- * rows: [{name, value, note, title, isOn}]; with values of both signs, bars grow both ways from a common 0. columns:
- * heads of the table, [what, value, note]. largest: the value of a full bar (default: the largest one).
- * onPick(index): a click in a row, or its button. write(value): formats a number. isRanked: numbers that are equal within
- * the model's precision have a =.
+ * rows: [{name, value, note, title, isOn}]; with both signs, bars grow both ways from a common 0. columns: heads of the
+ * table, [what, value, note]. largest: the value of a full bar (default: the largest one). onPick(index): a click in a
+ * row. isRanked: numbers that are equal within the model's precision have a =.
  */
 export function Bars({ rows, columns, caption, largest, onPick, write = format, isRanked = false }) {
   const values = rows.map((row) => row.value);

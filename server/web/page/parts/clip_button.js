@@ -5,8 +5,8 @@ import { saveBlob, sizeOf } from "../core/save.js";
 import { palette } from "../core/theme.js";
 
 /**
- * canvas: a ref of the canvas; drawAt(progress) draws on it synchronously, progress 0 to 1; seconds: the length of
- * the video; name: of the file. onStart(): the view stops its own playback; onEnd(): it draws its own picture again.
+ * canvas: a ref of the canvas; drawAt(progress) draws on it synchronously, progress 0 to 1. onStart(): the view stops
+ * its own playback; onEnd(): it draws its own picture again.
  */
 export function ClipButton({ canvas, drawAt, seconds, name, onStart, onEnd }) {
   const [progress, setProgress] = useState(null); // 0 to 1 during the recording

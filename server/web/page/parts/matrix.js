@@ -2,11 +2,11 @@
 import { colourIndex, colourOf, colourTable } from "../core/colour.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { shownToken } from "../core/model.js";
-import { extent, format, largest } from "../core/numbers.js";
+import { extent, format, largest, sizeOf } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
 import { FONT, drawCross, drawMatrix } from "./matrix_drawing.js";
-import { Picture } from "./picture.js";
+import { Picture, STEPS } from "./picture.js";
 import { ZoomButtons, containing, isWhole, moved, scaled, whole } from "./zoom.js";
 
 const MOST_NAMED = 0.25; // of the width, for the rows' names
@@ -36,9 +36,7 @@ export function bitmapOf(values, rows, columns, { low, high, kind, mode }) {
 /** The range of the colours: from 0 to the largest, or symmetric where values have both signs. */
 export function scaleOf(values, kind) {
   const [low, high] = extent(values);
-  if (kind !== "diverging") return { low: Math.min(0, low), high, kind };
-  const size = Math.max(Math.abs(low), Math.abs(high));
-  return { low: -size, high: size, kind };
+  return kind === "diverging" ? { low: -sizeOf([low, high]), high: sizeOf([low, high]), kind } : { low: Math.min(0, low), high, kind };
 }
 
 const ENDS_AT = 0.99; // share of the numbers
@@ -71,19 +69,21 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
 }
 
 /**
- * values: row-major [rows, columns]; rowNames, columnNames: tokens or other names (their number gives the shape).
- * rowTitle, columnTitle: names of the axes ("query", "key"); kind: "sequential" or "diverging"; low, high: the range
- * of colours (default: from the values). selected, hovered: {row, column} or null, shown as crosshairs in the colours
- * named rowColour and columnColour. Values that are not finite are hatched (masked or absent). numbers: the numbers
- * in cells that are large enough (default: the values); gap(row, column): the text of cells without a number.
- * isStruck(row, column): cells whose number has no effect. cells: "cells" (coloured squares) or "dots" (discs whose
- * area is the value, or that in `areas`). onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for
- * screen readers. describe(row, column): the readout of a cell. handle: see Picture. Large matrices have zoom:
- * buttons, keys, wheel.
+ * values: row-major [rows, columns], hatched where they are not finite (masked or absent); rowNames, columnNames:
+ * tokens or other names. rowTitle, columnTitle: names of the axes; kind: "sequential" or "diverging"; low, high: the
+ * range of colours (default: of the values). selected, hovered: {row, column} or null, shown as crosshairs in the
+ * colours rowColour and columnColour. numbers: the numbers in cells that are large enough (default: the values);
+ * gap(row, column): the text of cells without a number; isStruck(row, column): cells whose number has no effect. cells:
+ * "cells" (coloured squares) or "dots" (discs whose area is the value,
+ * or that in `areas`). onHover({row, column} | null): for a caller
+ * that keeps the pointed cell; onPick({row, column}). square: cells as high as wide. describe(row, column): the readout
+ * of a cell. label, handle: see Picture. Large matrices have zoom: buttons, keys, wheel.
  */
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
-  const { selected, hovered, onHover, onPick, kind, label, describe, handle } = props;
+  const [pointed, setPointed] = useState(null);
+  const { selected, onHover = setPointed, onPick, kind, label, describe, handle } = props;
+  const hovered = onHover === setPointed ? inShape(pointed, props) : props.hovered;
   const { numbers, gap, isStruck, areas, cells = "cells" } = props;
   const [rows, columns] = [rowNames.length, columnNames.length];
   const bitmap = useBitmap(props, rows, columns);
@@ -121,7 +121,7 @@ export function Matrix(props) {
     const nearer = canZoom && { "+": 2, "=": 2, "-": 0.5 }[key];
     if (down || right) {
       const next = { row: clamped(from.row + down, rows), column: clamped(from.column + right, columns) };
-      (onHover ?? onPick)(next);
+      onHover(next);
       follow(next);
     } else if (key === "Enter" || key === " ") onPick?.(from);
     else if (nearer) zoom(nearer, from);
@@ -134,27 +134,25 @@ export function Matrix(props) {
     event.preventDefault();
     zoom(event.deltaY < 0 ? 1.25 : 0.8, cellAt(x, y));
   };
-  const plain = (row, column) => `${rowNames[row]} · ${columnNames[column]}: ${format(values[row * columns + column])}`;
-  const said = describe ?? plain;
   const largestCells = useMemo(() => largest(kind === "diverging" ? values.map(Math.abs) : values, MOST_TOLD), [values, kind]);
-  const told = largestCells.map((place) => said(Math.floor(place / columns), place % columns)).join("; ");
-  const readout = isCell ? said(clamped(shown.row, rows), clamped(shown.column, columns)) : "";
+  const told = largestCells.map((place) => describe(Math.floor(place / columns), place % columns)).join("; ");
+  const readout = isCell ? describe(clamped(shown.row, rows), clamped(shown.column, columns)) : "";
   return html`${canZoom &&
   html`<${ZoomButtons} seen=${seen} rows=${rows} columns=${columns}
     onZoom=${(factor) => zoom(factor, shown)} onSee=${setWindow} />`}
   <${Picture} draw=${draw} overlay=${overlay} label=${label} summary=${told && `Largest: ${told}.`} handle=${handle}
     height=${(width) => layoutOf(width).height}
-    onPoint=${onHover && ((x, y) => onHover(cellAt(x, y)))}
+    onPoint=${(x, y) => onHover(cellAt(x, y))}
     onPick=${onPick && ((x, y) => cellAt(x, y) && onPick(cellAt(x, y)))}
-    onKey=${(onHover || onPick) && onKey}
+    onKey=${onKey}
     onWheel=${canZoom && onWheel}
     onDrag=${!isAll && ((dx, dy) => setWindow(layout.current.dragged(dx, dy)))}
     readout=${readout} tip=${hovered ? readout : ""} tipAt=${(width) => isCell && middleOf(shown, seen, layoutOf(width))} />`;
 }
 
-const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+/** The cell if it is in the matrix, which may be smaller now. */
+const inShape = (cell, { rowNames, columnNames }) => (cell?.row < rowNames.length && cell.column < columnNames.length ? cell : null);
 
-/** The cell at a point of the picture, or null. */
 function cellOf(at, seen, x, y) {
   if (x === null || !at) return null;
   const column = Math.floor((x - at.left) / at.cell);

@@ -2,20 +2,18 @@
 import { colourOf, inkOn } from "../core/colour.js";
 import { shownToken } from "../core/model.js";
 import { decimalsOf } from "../core/numbers.js";
+import { MONO, SANS, frame, upwards, write as inked } from "./ink.js";
 import { fillFitted } from "./picture.js";
 import { isWhole } from "./zoom.js";
 
 export const FONT = 12;
-const NAMES = `${FONT}px ui-monospace, monospace`;
+const NAMES = `${FONT}px ${MONO}`;
 const SMALLEST_WRITTEN = 28; // CSS pixels of a cell that has space for its number
-const NUMBERS = "11px system-ui, sans-serif";
+const NUMBERS = `11px ${SANS}`;
 const MOST_DOTS = 20000; // cells; more are drawn as squares
 const LARGEST_DOT = 0.94; // of a cell
 
-/**
- * Draw cells, frame, names and titles; at: see useLayout; inks: CSS colours; marks: text and marks in cells (see
- * Matrix).
- */
+/** at: see useLayout; inks: CSS colours; marks: text and marks in cells (see Matrix). */
 export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, rowTitle, columnTitle, inks, marks }) {
   const { left, top, cell, tall } = at;
   const [width, height] = [cell * seen.columns, tall * seen.rows];
@@ -28,9 +26,7 @@ export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, r
   }
   if (marks.isStruck) strike(context, seen, at, marks);
   if (!isDotted && cell >= SMALLEST_WRITTEN && tall >= 16) drawNumbers(context, bitmap, seen, at, marks);
-  context.strokeStyle = inks.line;
-  context.lineWidth = 1;
-  context.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
+  frame(context, left - 0.5, top - 0.5, width + 1, height + 1, inks.line);
   drawNames(context, { rowNames, columnNames, seen, ...at, colour: inks.ink });
   drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk: inks.row, columnInk: inks.column });
 }
@@ -76,7 +72,6 @@ function drawDots(context, { values, range, canvas }, seen, at, { areas, mode, c
   }
 }
 
-/** Hatch each cell whose number has no effect. */
 function strike(context, seen, at, { isStruck, colours }) {
   forSeen({ columns: 0 }, seen, at, (row, column, index, x, y) => {
     if (isStruck(row, column)) drawHatching(context, x, y, at.cell, at.tall, colours.raised);
@@ -142,9 +137,7 @@ export function drawCross(context, place, seen, at, lineWidth, inks, names) {
   const mark = (x, y, width, height, colour) => {
     // a frame thicker than its cell is drawn around it, otherwise it would cover the cell
     const out = Math.min(width, height) < 8 ? 1 : 0;
-    context.lineWidth = out ? 1 : lineWidth;
-    context.strokeStyle = colour;
-    context.strokeRect(x - out, y - out, width + 2 * out, height + 2 * out);
+    frame(context, x - out, y - out, width + 2 * out, height + 2 * out, colour, out ? 1 : lineWidth);
   };
   context.font = `600 ${NAMES}`;
   context.textBaseline = "middle";
@@ -170,17 +163,15 @@ function nameRow(context, name, row, { left, top, tall }, colour, ground) {
 }
 
 function nameColumn(context, name, column, { left, top, cell }, colour, ground) {
-  context.save();
-  context.translate(left + (column + 0.5) * cell, top - 5);
-  context.rotate(-Math.PI / 2);
-  if (ground) {
-    context.fillStyle = ground;
-    context.fillRect(-2, -8, top - 20, 16);
-  }
-  context.fillStyle = colour;
-  context.textAlign = "left";
-  fillFitted(context, shownToken(name), top - 22, 0, 0);
-  context.restore();
+  upwards(context, left + (column + 0.5) * cell, top - 5, () => {
+    if (ground) {
+      context.fillStyle = ground;
+      context.fillRect(-2, -8, top - 20, 16);
+    }
+    context.fillStyle = colour;
+    context.textAlign = "left";
+    fillFitted(context, shownToken(name), top - 22, 0, 0);
+  });
 }
 
 const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
@@ -202,19 +193,7 @@ function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall
 }
 
 function drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk, columnInk }) {
-  context.font = `600 ${FONT}px system-ui, sans-serif`;
-  context.textBaseline = "middle";
-  context.textAlign = "center";
-  if (columnTitle) {
-    context.fillStyle = columnInk;
-    context.fillText(columnTitle, left + width / 2, 8);
-  }
-  if (rowTitle) {
-    context.fillStyle = rowInk;
-    context.save();
-    context.translate(8, top + height / 2);
-    context.rotate(-Math.PI / 2);
-    context.fillText(rowTitle, 0, 0);
-    context.restore();
-  }
+  const title = (text, x, y, colour) => inked(context, text, x, y, colour, { weight: "600", align: "center" });
+  if (columnTitle) title(columnTitle, left + width / 2, 8, columnInk);
+  if (rowTitle) upwards(context, 8, top + height / 2, () => title(rowTitle, 0, 0, rowInk));
 }

@@ -46,8 +46,8 @@ const TAKING = new Set(["Enter", " "]);
 const keepFocus = (event) => event.preventDefault();
 
 /**
- * The pointed place after a key in the open list; null closes the list; undefined: the key does nothing. A letter points
- * at the next name that begins with it.
+ * The pointed place after a key in the open list; null closes it, undefined is no key of it. A letter points at the
+ * next name with it.
  */
 function placeAfter(key, at, models) {
   if (TAKING.has(key)) return at;
@@ -59,10 +59,8 @@ function placeAfter(key, at, models) {
   return { ArrowDown: Math.min(at + 1, end), ArrowUp: Math.max(at - 1, 0), Home: 0, End: end, Escape: null }[key];
 }
 
-/** The state of a model, with a dot that is full if the model is loaded. */
 export const ModelState = ({ model }) => html`<span class=${`model-state ${model.status.value}`}>${stateOf(model)}</span>`;
 
-/** A message below the header, over the view: that a model is being loaded, or why another one is shown. */
 export function ModelNote({ served: { data, name, note, isOpening, isLoading, dismiss } }) {
   return html`<div class="model-note">
     <p role="status">${data && isOpening && isLoading && html`<span class="progress active"></span>Loading the

@@ -7,7 +7,6 @@ const role = new Store("query");
 /** "query" or "key": the role that this click sets. */
 export const roleOf = (event) => (event.shiftKey ? { query: "key", key: "query" }[role.value] : role.value);
 
-/** Explains the colours, and allows users without a shift key to select the role. */
 export function PickRole() {
   const chosen = useStore(role);
   const button = (name, says) => html`<button type="button" class=${`quiet ${name}`} aria-pressed=${chosen === name}

@@ -1,5 +1,5 @@
 // A canvas with pointing, keyboard navigation, a description for screen readers, and saving as PNG or SVG.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { createContext, html, useContext, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { useStore } from "../core/store.js";
 import { SvgContext } from "../core/svg.js";
 import { palette, theme } from "../core/theme.js";
@@ -13,17 +13,19 @@ function newId() {
   return `picture-${lastId}`;
 }
 
+/** {current}: gets {png(), svg()} of the first picture below, unless that has a handle of its own. */
+export const SavedPicture = createContext(null);
+
 /**
- * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels, with the methods of SvgContext
- * only. overlay(context, size) paints parts that change while pointing, on a separate canvas above: keep it small.
- * height: CSS pixels, or a function of the width. label: the title of the picture, and summary: its content in words,
- * for screen readers. onPoint(x, y, width): the pointer has moved (x and y null when it leaves), at most once a
- * frame; onPick(x, y, width): a click; onKey(key): a key while the picture has the focus, returns true if it used the
- * key; onWheel(event, x, y): a wheel event; onDrag(dx, dy): a drag, in CSS pixels since the last call (a drag is no
- * click). inView: a function of the width that returns {y, height}, the part to scroll to if the picture is taller
- * than its box, or null. readout: text about the pointed part; shown below and read aloud. tip: text of the tooltip
- * at the pointer; keyTip: after keys (default: the readout; "" for none). tipAt: a function of the width that returns
- * {x, y}, the place of keyTip in the picture (default: its middle). handle: a ref that gets {png(), svg()}.
+ * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels, with methods of SvgContext only;
+ * overlay(context, size) paints parts that change while pointing, on a canvas above. height: CSS pixels, or a function
+ * of the width. label, summary: title and content for screen readers. onPoint(x, y, width): the pointer has moved (x
+ * and y null when it leaves), at most once a frame; onPick(x, y, width): a click; onKey(key) returns true if it used
+ * the key; onWheel(event, x, y); onDrag(dx, dy): a drag (no click), in CSS pixels since the last call. inView: a
+ * function of the width that returns {y, height}, the part to scroll to in a box that is less high, or null. readout:
+ * text about the pointed part; shown below and read aloud. tip: text of the tooltip at the pointer; keyTip: after keys
+ * (default: the readout; "" for none). tipAt: a function of the width that returns its place {x, y} (default: the
+ * middle). handle: a ref that gets {png(), svg()}.
  */
 export function Picture(props) {
   const { draw, overlay, height, label, summary, readout, handle, inView } = props;
@@ -59,9 +61,7 @@ export function Picture(props) {
 
   useInView(box, inView, width);
 
-  useEffect(() => {
-    if (handle) handle.current = savers(draw, width, tall, mode);
-  });
+  useSavers(handle, box, () => savers(draw, width, tall, mode));
 
   const events = usePointing(props, above);
   return html`<figure class="picture">
@@ -73,6 +73,16 @@ export function Picture(props) {
     ${summary && html`<p class="unseen" id=${summaryId}>${summary}</p>`}
     ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
   </figure>`;
+}
+
+/** Keep the picture's savers in its handle, or in the shared handle of a Card if no other picture uses it. */
+function useSavers(handle, owner, make) {
+  const shared = useContext(SavedPicture);
+  const target = handle ?? shared;
+  useEffect(() => {
+    if (target && (target.owner ?? owner) === owner) Object.assign(target, { owner, current: make() });
+  });
+  useEffect(() => () => target?.owner === owner && Object.assign(target, { owner: null, current: null }), []);
 }
 
 /** Event handlers of a picture with pointing; null for one without. */
@@ -117,8 +127,8 @@ function usePointing(props, canvas) {
 }
 
 /**
- * {point(x, y), walk(), leave()} of a picture's tooltip. It is at the pointer (window coordinates) or, after keys, at
- * `tipAt`. Its text is updated when the picture is drawn with another one.
+ * {point(x, y), walk(), leave()} of a picture's tooltip: at the pointer (window coordinates) or, after keys, at
+ * `tipAt`. Its text follows the picture's.
  */
 function useTooltip(canvas, { tip, keyTip, tipAt }) {
   const now = useRef(null); // the pointer's place, or "keys"; null: nothing is pointed at
@@ -155,6 +165,27 @@ function useInView(box, inView, width) {
 export function scrollTo(box, { y, height }) {
   const isSeen = y >= box.scrollTop && y + height <= box.scrollTop + box.clientHeight;
   if (!isSeen) box.scrollTop = y - box.clientHeight / 2;
+}
+
+/** [down, right] of the arrow keys. */
+export const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+/**
+ * The pointed one of `count` parts of a picture: {at, point(index), onKey(key)}; at: its index, or null. Arrow keys walk
+ * from it, or else from the part `from`, or else from an end; isFlat: up and down too. Enter calls onPick(index).
+ */
+export function usePointed(count, { from = null, onPick, isFlat = false } = {}) {
+  const [pointed, setPointed] = useState(null);
+  const at = pointed !== null && pointed < count ? pointed : null; // there may be fewer parts now
+  const point = (index) => setPointed(index === null ? null : Math.max(0, Math.min(count - 1, index)));
+  const onKey = (key) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, ...(isFlat && { ArrowUp: -1, ArrowDown: 1 }) }[key];
+    if (step) point((at ?? from ?? (step > 0 ? -1 : count)) + step);
+    else if (onPick && (key === "Enter" || key === " ") && (at ?? from) !== null) onPick(at ?? from);
+    else return false;
+    return true;
+  };
+  return { at, point, onKey };
 }
 
 /** {png(), svg()}: the current picture, as promises of files. */
@@ -249,8 +280,8 @@ function svgOf(draw, width, height, mode) {
 const SMALLEST = 0.75; // of a type's size
 
 /**
- * Write the text at x, y in at most `room` CSS pixels, in the context's font. A longer text gets a smaller font; if
- * it still does not fit, it is cut and ends with …. Widths of fonts differ by a fifth between machines.
+ * Write the text in the context's font and at most `room` CSS pixels: a longer one gets a smaller font, and then ends
+ * with …. Widths of fonts differ by a fifth between machines.
  */
 export function fillFitted(context, text, room, x, y) {
   const { font } = context;

@@ -29,13 +29,9 @@ function titleOf({ status, title }) {
   return status === 0 ? "Not reached" : `Refused (${status})`;
 }
 
-/** Problems on the page now: [{element, says, retry}], in no order. */
 const shown = new Store([]);
 
-/**
- * {isRepeated, retryAll}: whether an earlier problem on the page has the same text, and a function that retries all
- * of them.
- */
+/** {isRepeated, retryAll()}: whether an earlier problem on the page has the same text; retryAll retries all of them. */
 function useOthers(element, says, retry) {
   const [isRepeated, setRepeated] = useState(false);
   const own = useRef({});
@@ -57,8 +53,8 @@ function useOthers(element, says, retry) {
 }
 
 /**
- * The error of a request, with advice. If several have the same text, only the first one on the page is shown.
- * isAction: the request was started by a click, so it is not sent again when the server is back.
+ * The error of a request, with advice; of several with the same text only the first one is shown. isAction: the request
+ * was started by a click, so it is not sent again when the server is back.
  */
 export const Problem = ({ error, ...more }) => (error ? html`<${OneProblem} error=${error} ...${more} />` : null);
 
@@ -95,10 +91,7 @@ function Countdown({ error }) {
 export const Progress = ({ active, label = "Asking the server…" }) =>
   html`<div class=${classes("progress", active && "active")} role="status">${active ? label : ""}</div>`;
 
-/**
- * The state of an answer (see useAnswer): progress, the problem, or the content from `children(data)`. While a new
- * answer loads, the old content stays, paler.
- */
+/** The state of an answer (see useAnswer): progress, the problem, or `children(data)`; older content stays, paler. */
 export function Answer({ answer, children, minHeight }) {
   const { data, error, loading, isStale, retry } = answer;
   return html`<div class=${classes("answer", isStale && "stale")} style=${{ minHeight }} aria-busy=${loading}>

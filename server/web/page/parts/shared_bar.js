@@ -6,6 +6,7 @@ import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { counted } from "../core/numbers.js";
 import { saved } from "../core/place.js";
 import { select, useSelection } from "../core/state.js";
+import { Select } from "./choices.js";
 import { PairTokens } from "./pair_tokens.js";
 import { PickRole, roleOf } from "./pick_role.js";
 import { Problem, Progress } from "./problem.js";
@@ -21,9 +22,8 @@ const EXAMPLES = [
 
 // Views without a text, or with their own.
 const WITHOUT_TEXT = new Set(["chat", "embeddings", "server"]);
-const WITH_HEAD = new Set(["attention", "journey", "why", "moves", "heads", "flow", "stacks"]);
+const WITH_HEAD = new Set(["attention", "journey", "why", "moves", "heads", "flow"]);
 
-/** The bar above every view of the shared text. */
 export function SharedBar({ view }) {
   const { kind } = useCapabilities();
   const hasHead = WITH_HEAD.has(view.id);
@@ -39,7 +39,6 @@ export function SharedBar({ view }) {
   </section>`;
 }
 
-/** The bar in one line, on a phone: the current selection; a click opens the bar. */
 function Fold({ isOpen, onTurn, hasHead }) {
   const { text } = useSelection();
   const { layer, head } = useHead();
@@ -51,7 +50,6 @@ function Fold({ isOpen, onTurn, hasHead }) {
 const WRITING = "The decoder reads… the model is writing it";
 const WRITTEN = "The decoder reads (empty: the model's answer)";
 
-/** The shared text (for an encoder-decoder both texts), and example texts. */
 function TextFields({ isPair }) {
   const { text, decoder } = useSelection();
   const writing = useDecoderText();
@@ -70,8 +68,8 @@ function TextFields({ isPair }) {
 }
 
 /**
- * A text that is committed a moment after the last key, or at once with Enter or when the field loses focus;
- * keepsLines: Enter starts a line.
+ * A text that is committed a moment after the last key, by Enter or when the field loses focus; keepsLines: Enter
+ * starts a line.
  */
 export function DelayedText({ label, value, onText, rows = 2, keepsLines = false }) {
   const { text, write, take } = useDraft(value, onText);
@@ -120,19 +118,16 @@ function TooLong({ text, offsets }) {
 /** The first characters of a text, counted like the server (code points). */
 const cut = (text, count) => Array.from(text).slice(0, count).join("");
 
-/** Selects part, layer and head, with keys too. */
 export function HeadPicker() {
   const { parts } = useCapabilities().attention;
   const { part, layer, head, numLayers, numHeads } = useHead();
   useHeadKeys();
-  const numbers = (count) => Array.from({ length: count }, (_, i) => html`<option value=${i}>${i}</option>`);
-  const pick = (field) => (event) => select({ [field]: Number(event.target.value) });
+  const pick = (field) => (value) => select({ [field]: value });
   return html`<div class="head-picker">
-    ${parts.length > 1 && html`<label>Part <select value=${part}
-      onChange=${(event) => select({ part: event.target.value })}>
-      ${parts.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
-    <label>Layer <select id="layer" value=${layer} onChange=${pick("layer")}>${numbers(numLayers)}</select></label>
-    <label>Head <select id="head" value=${head} onChange=${pick("head")}>${numbers(numHeads)}</select></label>
+    ${parts.length > 1 && html`<${Select} label="Part" value=${part} onPick=${pick("part")}
+      options=${parts.map((name) => [name, name])} />`}
+    <${Select} label="Layer" id="layer" value=${layer} options=${numLayers} onPick=${pick("layer")} />
+    <${Select} label="Head" id="head" value=${head} options=${numHeads} onPick=${pick("head")} />
     <span class="hint wide">keys: ← → heads, Shift + ↑ ↓${" "}
       <${Term} of="layer">layers<//></span>
   </div>`;

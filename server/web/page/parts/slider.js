@@ -2,8 +2,8 @@
 import { html } from "../core/html.js";
 
 /**
- * From low to high in steps; or, with `stops`, over a list of values, of which the nearest is shown. write(value):
- * the text of the value. hint: an explanation on request.
+ * From low to high in steps, or over a list of `stops`, of which the nearest is shown. write(value): the text of the
+ * value. hint: an explanation on request.
  */
 export function Slider({ label, value, low = 0, high = 1, step = 0.01, stops = null, onPick, write = String, hint }) {
   const range = stops
@@ -29,12 +29,10 @@ function nearest(stops, value) {
 // Larger values are to the right; 0, which keeps all, is at the right end.
 const TOP_K = [1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 0];
 
-/** The sampler's top-k, where 0 keeps all. */
 export const TopK = ({ value, onPick }) =>
   html`<${Slider} label="top-k" value=${value} stops=${TOP_K} onPick=${onPick}
     write=${(k) => (k > 0 ? String(k) : "all")} hint="Keep only the k likeliest tokens" />`;
 
-/** The sampler's top-p. */
 export const TopP = ({ value, onPick }) =>
   html`<${Slider} label="top-p" value=${value} low=${0.01} high=${1} onPick=${onPick}
     write=${(p) => (p < 1 ? p.toFixed(2) : "all")} hint="Keep the likeliest tokens that together hold this share" />`;

@@ -1,7 +1,8 @@
 // Vectors as strips of signed bars under each other, number by number in the same column: q above k above q times k.
 import { html, useCallback, useMemo, useRef, useState } from "../core/html.js";
-import { extent, format, largest } from "../core/numbers.js";
-import { fillFitted, Picture } from "./picture.js";
+import { extent, format, largest, sizeOf } from "../core/numbers.js";
+import { line } from "./ink.js";
+import { fillFitted, Picture, STEPS } from "./picture.js";
 import { SaveMenu } from "./tools.js";
 
 const MARGIN = 8;
@@ -9,21 +10,21 @@ const GAP = 8;
 const MOST_TOLD = 6; // rows, in words
 
 /**
- * rows: [{name, values, tone, note, height, sums}], all of one length. tone: a colour of the page ("query", "key",
- * "value", "ink", "muted"); note: text at the right end (a length, a sum); sums: the values are a running sum, drawn
- * as an area with its line. Each row has its own scale, unless `scale` (the value of a full bar) is given for all.
- * order: the indices of the columns in display order (default: unchanged). describe(row, index): the readout of one
- * number; index refers to the values, not to the display order. onPickRow(row), selectedRow: for rows that can be
- * selected. label, handle: see Picture.
+ * rows: [{name, values, tone, note, height, sums}], all of one length. tone: a colour of the page; note: text at the
+ * right end; sums: the values are a running sum, drawn as an area with its line. Each row has its own scale, unless
+ * hasOneScale is set. order: the indices of the columns in display order (default: unchanged).
+ * describe(row, index, column): the readout of one number; index refers to the values, column to the display order.
+ * onPickRow(row), selectedRow: for rows that can be selected.
  */
-function Strips({ rows, order = null, scale, label, describe, onPickRow, selectedRow = null, handle, labelRoom = 116 }) {
+function Strips({ rows, order = null, hasOneScale = false, label, describe, onPickRow, selectedRow = null, handle }) {
   const [pointed, setAt] = useState(null);
   const count = rows[0].values.length;
   // the pointed column may not exist in a shorter text
   const at = pointed && pointed.row < rows.length && pointed.column < count ? pointed : null;
   const tops = useMemo(() => topsOf(rows), [rows]);
+  const scale = hasOneScale ? Math.max(...rows.map(({ values }) => sizeOf(values))) : null;
   const place = (width) => {
-    const left = width < 480 ? Math.min(labelRoom, 76) : labelRoom;
+    const left = width < 480 ? 76 : 116;
     const right = rows.some((row) => row.note) ? noteRoom(width) : MARGIN;
     return { left, cell: (width - left - right) / count };
   };
@@ -37,7 +38,7 @@ function Strips({ rows, order = null, scale, label, describe, onPickRow, selecte
         else drawBars(context, row.values, order, scale ?? sizeOf(row.values), box, colours, row.tone);
       });
     },
-    [rows, order, tops, scale, selectedRow],
+    [rows, order, tops, selectedRow],
   );
   const overlay = useCallback(
     (context, { width, colours }) => {
@@ -69,7 +70,7 @@ function Strips({ rows, order = null, scale, label, describe, onPickRow, selecte
     onPoint=${point}
     onPick=${onPickRow && (() => at && onPickRow(at.row))}
     onKey=${(key) => {
-      const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[key];
+      const step = STEPS[key];
       if (step && (step[0] === 0 || onPickRow)) {
         move((at?.row ?? selectedRow ?? 0) + step[0], at ? at.column + step[1] : 0);
       } else if ((key === "Enter" || key === " ") && onPickRow && at) onPickRow(at.row);
@@ -78,7 +79,6 @@ function Strips({ rows, order = null, scale, label, describe, onPickRow, selecte
     }} />`;
 }
 
-/** A row in words: its end, or its largest number in size. */
 function inWords({ name, values, sums }) {
   if (sums) return `${name} ends at ${format(values.at(-1))}`;
   const [place] = largest(Array.from(values, Math.abs), 1);
@@ -104,8 +104,6 @@ function topsOf(rows) {
 }
 
 const noteRoom = (width) => (width < 480 ? 68 : 84);
-
-const sizeOf = (values) => Math.max(...extent(values).map(Math.abs), 1e-30);
 
 function drawNames(context, row, { left, top, height }, width, colours, isSelected) {
   context.textBaseline = "middle";
@@ -141,7 +139,6 @@ function drawBars(context, values, order, full, { left, top, cell, height }, col
   context.fillRect(left, middle - 0.5, cell * values.length, 1);
 }
 
-/** The running sum as a line with its area over 0. */
 function drawSums(context, values, { left, top, cell, height }, colours) {
   const [low, high] = extent([0, ...values]);
   const y = (value) => top + ((high - value) / (high - low || 1)) * height;
@@ -152,16 +149,6 @@ function drawSums(context, values, { left, top, cell, height }, colours) {
     context.fillRect(left + i * cell, Math.min(zero, y(value)), cell, Math.abs(y(value) - zero));
   });
   context.globalAlpha = 1;
-  context.strokeStyle = colours.line;
-  context.lineWidth = 1;
-  context.beginPath();
-  context.moveTo(left, zero);
-  context.lineTo(left + cell * values.length, zero);
-  context.stroke();
-  context.strokeStyle = colours.ink;
-  context.lineWidth = 2;
-  context.beginPath();
-  context.moveTo(left, zero);
-  values.forEach((value, i) => context.lineTo(left + (i + 1) * cell, y(value)));
-  context.stroke();
+  line(context, [[left, zero], [left + cell * values.length, zero]], colours.line);
+  line(context, [[left, zero], ...Array.from(values, (value, i) => [left + (i + 1) * cell, y(value)])], colours.ink, 2);
 }

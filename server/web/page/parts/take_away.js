@@ -11,7 +11,6 @@ import { copy, Menu } from "./tools.js";
 
 const [PLACE, EMPTY] = ['id="saved">', "null"]; // placeholder for a file's content
 
-/** The view as one file, with the answers it has received. */
 async function fileOf(view) {
   const response = await ask(`web/saved/${view.id}.html`, null, { accept: "text/html", isKept: false });
   const page = await response.text();
@@ -34,7 +33,6 @@ function frameOf(view) {
   return `<iframe src="${source}" title="Lightwell: ${view.title}" width="100%" height="700"></iframe>`;
 }
 
-/** The header's menu for sharing a view. */
 export function TakeAway({ view }) {
   return html`<${Menu} label="Share…" title="Take this view away" items=${[
     { label: "this view (HTML)", run: () => save(view) },
@@ -43,13 +41,11 @@ export function TakeAway({ view }) {
   ]} />`;
 }
 
-/** A link to the same view at the server. */
 function OpenInLightwell({ isQuiet = false }) {
   useSelection(); // the address follows it
   return html`<a class=${classes(isQuiet && "quiet button")} href=${address()} target="_blank" rel="noopener">Open in Lightwell</a>`;
 }
 
-/** The header of a saved file: the model, the date, and that the file contains only the saved views. */
 export function SavedHeader({ children }) {
   const capabilities = useCapabilities();
   const day = new Date(saved.at).toLocaleDateString(undefined, { dateStyle: "long" });
@@ -63,7 +59,6 @@ export function SavedHeader({ children }) {
   </header>`;
 }
 
-/** The header of a view in a frame; for a server that requires a key, the reason why the view is empty. */
 export function FrameHeader() {
   const link = useStore(connection);
   return html`<header class="frame-head">

@@ -17,9 +17,9 @@ export function spaced(token) {
 }
 
 /**
- * field: name in the state, with the value `typed`; label; token: {token_id, token}, the token found for it (null:
- * not yet known); empty: the meaning of an empty field; suggestions: [{token_id, token, probability}]; error: of a
- * request with the token.
+ * field: name in the state, with the value `typed`; token: {token_id, token}, the token found for it (null: not yet
+ * known); empty: the meaning of an empty field; suggestions: [{token_id, token, probability}]; error: of a request with
+ * the token.
  */
 export function TargetField({ field, typed, label, token, empty, suggestions = [], error = null }) {
   const isMine = error?.param === field.split("_").at(-1);

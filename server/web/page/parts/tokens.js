@@ -9,9 +9,9 @@ import { theme } from "../core/theme.js";
 const RUN = 64; // tokens rendered together
 
 /**
- * tokens: strings; query, key_: the positions of the query and the key (null: none; `key` is reserved by preact).
- * weights: a number per token (null: none), shown as background from 0 to `largest`, or with both signs (isSigned),
- * and formatted by write(weight). onPick(position, event). label: for screen readers.
+ * query, key_: the positions of the query and the key (null: none; `key` is reserved by preact). weights: a number per
+ * token (null: none), shown as background from 0 to `largest`, or with both signs (isSigned), and formatted by
+ * write(weight). onPick(position, event).
  */
 export function Tokens(props) {
   const { tokens, query = null, key_ = null, weights = null, largest = 1, isSigned = false } = props;
@@ -80,7 +80,6 @@ function grouped(drawn, begin, tokens) {
   return drawn;
 }
 
-/** Scroll only the box until the token is visible. */
 function showToken(box, position) {
   const token = position === null ? null : box.getElementsByClassName("token")[position];
   if (!token || box.scrollHeight <= box.clientHeight) return;

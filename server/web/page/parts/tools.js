@@ -1,10 +1,11 @@
 // The small tools at a picture's corner: copy the request, save the picture or its data.
 import { asCurl, asPython } from "../core/calls.js";
-import { html, useEffect, useRef, useState } from "../core/html.js";
+import { classes, html, useContext, useEffect, useRef, useState } from "../core/html.js";
 import { csvOfArray, npyBytes, saveBlob } from "../core/save.js";
 import { address } from "../core/state.js";
+import { SavedPicture } from "./picture.js";
 
-/** A button that opens a short list of actions: items [{label, run}], null ones left out. */
+/** A button that opens a short list of actions: items: [{label, run}], or a function that returns them; null ones are left out. */
 export function Menu({ label, items, title }) {
   const [isOpen, setOpen] = useState(false);
   const [said, setSaid] = useState("");
@@ -43,10 +44,8 @@ export function Menu({ label, items, title }) {
     <button type="button" class="quiet" ref=${opener} title=${title} aria-expanded=${isOpen}
       onClick=${() => setOpen(!isOpen)}>${label}</button>
     <span class="said" role="status">${said}</span>
-    ${isOpen &&
-    html`<ul>
-      ${items.filter(Boolean).map((item) => html`<li><button type="button" onClick=${() => run(item)}>${item.label}</button></li>`)}
-    </ul>`}
+    ${isOpen && html`<ul>${(typeof items === "function" ? items() : items).filter(Boolean).map((item) =>
+      html`<li><button type="button" onClick=${() => run(item)}>${item.label}</button></li>`)}</ul>`}
   </div>`;
 }
 
@@ -69,7 +68,18 @@ export async function copy(text) {
   return "Copied";
 }
 
-/** Copy the request of a view, as curl or Python; `requests` is a list of {route, body}, or one of them. */
+/**
+ * A part of a view: its title, menus that copy its request {route, body} and save its pictures and data (see SaveMenu),
+ * and its content. aside: more content of the header. Menus without properties are left out.
+ */
+export function Card({ title, copy, save, aside, class: own, children }) {
+  const picture = useRef(null);
+  return html`<${SavedPicture.Provider} value=${picture}><section class=${classes("card", own)}>
+    <header><h2>${title}</h2>${aside}${copy && html`<${CopyMenu} ...${copy} />`}${save && html`<${SaveMenu} ...${save} />`}</header>
+    ${children}</section><//>`;
+}
+
+/** Copy the request of a view, as curl or Python, and the address of the view. */
 export function CopyMenu({ route, body }) {
   const python = asPython(route, body);
   return html`<${Menu}
@@ -83,24 +93,23 @@ export function CopyMenu({ route, body }) {
   />`;
 }
 
-/** A file's name, from the names of the picture and, if there are several, of the array. */
-function fileOf(name, label, isOnly) {
-  return isOnly ? name : `${name}-${label.toLowerCase().match(/\w+/g).join("-")}`;
-}
+const arrayOf = (lists) => ({ data: Float64Array.from(lists.flat()), shape: [lists.length, lists[0].length] });
 
 /**
- * Save the picture (`picture.current` as parts/picture.js sets it) and the data: `arrays` is
- * [{label, array: {data, shape}, rows, columns}], names of rows and columns for the CSV.
+ * Save the picture (`picture`: its handle; default: the first one of the Card) and the data: `arrays` is
+ * [{label, array: {data, shape}, rows, columns}], names of rows and columns for the CSV; or `lists`, one a row, for the array.
  */
 export function SaveMenu({ picture, arrays = [], name }) {
+  const ofCard = useContext(SavedPicture);
+  const shown = picture ?? ofCard;
   return html`<${Menu}
     label="Save…"
     title="Picture or data"
-    items=${[
-      picture && { label: "picture (PNG)", run: async () => saveBlob(await picture.current.png(), `${name}.png`) },
-      picture && { label: "picture (SVG)", run: async () => saveBlob(await picture.current.svg(), `${name}.svg`) },
-      ...arrays.flatMap(({ label, array, rows, columns }) => {
-        const file = fileOf(name, label, arrays.length === 1);
+    items=${() => [
+      ...(shown?.current ? ["png", "svg"].map((type) => ({ label: `picture (${type.toUpperCase()})`,
+        run: async () => saveBlob(await shown.current[type](), `${name}.${type}`) })) : []),
+      ...arrays.flatMap(({ label, lists, array = arrayOf(lists), rows, columns }) => {
+        const file = arrays.length === 1 ? name : `${name}-${label.toLowerCase().match(/\w+/g).join("-")}`;
         const csv = () => new Blob([csvOfArray(array, rows, columns)], { type: "text/csv" });
         return [
           { label: `${label} (npy)`, run: () => saveBlob(npyBytes(array), `${file}.npy`) },

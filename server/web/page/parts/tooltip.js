@@ -8,8 +8,8 @@ const EDGE = 6; // and from the edges of the window
 const tooltip = new Store(null); // {owner, text, x, y, follow}, with the place in the window; null: no tooltip
 
 /**
- * Show a text at {x, y} in the window; `owner` is its picture. follow: a function that returns the new place after
- * scrolling; null for a tooltip at the pointer, because the pointer is then over another part.
+ * Show a text at {x, y} in the window; `owner` is its picture. follow(): the new place after scrolling; null at the
+ * pointer, which is then over another part.
  */
 export function showTooltip(owner, text, { x, y }, follow = null) {
   const now = tooltip.value;

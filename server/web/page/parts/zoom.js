@@ -22,7 +22,6 @@ export function scaled(seen, factor, at, rows, columns) {
   return { row, column, rows: tall, columns: wide };
 }
 
-/** The window moved by whole cells, within the matrix. */
 export function moved(seen, down, right, rows, columns) {
   const row = between(seen.row + down, 0, rows - seen.rows);
   const column = between(seen.column + right, 0, columns - seen.columns);

@@ -1,34 +1,40 @@
 // Attention: the wall of all heads, one head as matrix and as text, and its rows while the model generates text.
 import { useDifferenceName } from "../core/compare.js";
-import { classes, html, useEffect, useMemo, useRef } from "../core/html.js";
-import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
+import { classes, html, useEffect, useRef } from "../core/html.js";
+import { hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { counted, format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
-import { Store } from "../core/store.js";
 import { useStrongestPair } from "../core/strongest.js";
-import { Choices } from "../parts/choices.js";
+import { FieldChoices } from "../parts/choices.js";
 import { useFollow } from "../parts/follow.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
-import { HeadMatrix, HeadWords, TopKeys } from "./attention/head.js";
-import { lackOfNorms, useGrid, useRequest } from "./attention/numbers.js";
-import { hasMask } from "./attention/unmasked.js";
+import { hasMask } from "./attention/asking.js";
+import { HeadMatrix, HeadWords, TopKeys, useMarked } from "./attention/head.js";
+import { lackOfNorms, useGrid } from "./attention/numbers.js";
+import { Stacks } from "./attention/stacks.js";
 import { Wall, isWide } from "./attention/wall.js";
 import { lackOfWatching, useWatching } from "./attention/watch.js";
 
 export function View() {
+  const { attention_show: shown } = useSelection();
+  return shown === "heads" ? html`<${OneHead} />` : html`<${Toolbar} /><${Stacks} />`;
+}
+
+function OneHead() {
   useStrongestPair({ keepsQuery: true });
-  const request = useRequest();
-  const { answer, grid: answered, copied } = useGrid(request);
+  const place = useHead();
+  const { answer, grid: answered, copied } = useGrid(place);
   const watching = useWatching();
-  const { layers, numHeads } = useHead();
+  const { layers, numHeads } = place;
   const { live } = watching;
   const grid = live?.grid ?? answered;
   const isAnswered = live?.isDone && answered && answered.queries !== live.from;
   useEffect(() => {
     if (live?.isDone && (isAnswered || answer.error)) watching.drop();
   }, [live, isAnswered, answer.error]);
-  const marked = useMarked(grid, live);
+  // while rows arrive, the newest row is selected: that of the second last token
+  const marked = useMarked(grid, live && !live.isDone ? Math.max(0, grid.queries.length - 2) : null);
   return html`<p class="hint">One <${Term} of="head" /> at a time: how much each token, as${" "}
       <b class="query"><${Term} of="query" /></b>, takes from the others, its <b class="key"><${Term} of="key">keys<//></b>.
       Point at a cell or a word; a click keeps it.</p>
@@ -41,20 +47,6 @@ export function View() {
     </div>`;
 }
 
-/** {selected: {query, key}, pointed}: the pair of the shared selection, and the store of the pair at the pointer. */
-function useMarked(grid, live) {
-  const { query, key } = useSelection();
-  const pointed = useMemo(() => new Store(null), [grid]);
-  const selected = useMemo(() => {
-    if (!grid) return null;
-    const last = grid.queries.length - 1;
-    // while rows arrive, the newest row is selected: that of the second last token
-    const newest = live && !live.isDone ? Math.max(0, last - 1) : null;
-    return { query: newest ?? clamp(query, last + 1), key: clamp(key, grid.keys.length) };
-  }, [grid, query, key, live]);
-  return { selected, pointed };
-}
-
 // The answer for <Answer> during generation: the rows are available and no request is pending.
 const LIVE = { data: true, error: null, loading: false, isStale: false };
 
@@ -63,7 +55,7 @@ const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "s
 const UNSUBTRACTED = "What is being written has no difference yet: show one side.";
 const WATCHING = "The model continues with the text; each new token comes with the row of weights that chose it.";
 
-/** How the head is shown. */
+/** The heads that are shown, and how. watching: the head's rows during generation, if only one head is shown. */
 function Toolbar({ watching, grid }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -71,24 +63,23 @@ function Toolbar({ watching, grid }) {
   const has = { norm: !lackOfNorms(capabilities), unmasked: hasMask(part, stack, layer) };
   const kinds = KINDS.filter(([kind]) => has[kind] ?? true);
   const lack = grid?.isDifference ? UNSUBTRACTED : lackOfWatching(capabilities, part);
-  const pick = (field) => (value) => select({ [field]: value });
   return html`<div class="toolbar">
-    <${Choices} label="Show" value=${selection.attention_kind} onPick=${pick("attention_kind")} choices=${kinds} />
-    <${Choices} label="Queries are" value=${selection.attention_orientation} onPick=${pick("attention_orientation")}
-      choices=${[["rows", "rows"], ["columns", "columns"]]} />
-    <${Choices} label="As" value=${selection.attention_picture} onPick=${pick("attention_picture")}
-      choices=${[["both", "both"], ["matrix", "matrix"], ["text", "text"]]} />
-    <${Choices} label="Cells as" value=${selection.attention_cells} onPick=${pick("attention_cells")}
-      choices=${[["cells", "colours"], ["dots", "dots"]]} />
+    <${FieldChoices} field="attention_show" label="Look at" remember choices=${[["heads", "one head"], ["stacks", "encoder, decoder"]]} />
+    ${(watching || capabilities.kind === "encoder-decoder") && html`
+    <${FieldChoices} field="attention_kind" label="Show" choices=${kinds} />
+    <${FieldChoices} field="attention_orientation" label="Queries are" choices=${[["rows", "rows"], ["columns", "columns"]]} />
+    ${watching && html`<${FieldChoices} field="attention_picture" label="As"
+      choices=${[["both", "both"], ["matrix", "matrix"], ["text", "text"]]} />`}
+    <${FieldChoices} field="attention_cells" label="Cells as" choices=${[["cells", "colours"], ["dots", "dots"]]} />
     <label title="Many heads give most of their weight to the first token; without it the colours show the others.">
       <input type="checkbox" checked=${!selection.attention_sink}
-        onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>
-    ${watching.isRunning
+        onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>`}
+    ${watching && (watching.isRunning
       ? html`<button type="button" class="primary stop-writing" onClick=${watching.stop}>Stop writing</button>`
       : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
-          onClick=${() => watching.start(grid)}>Continue and watch</button>`}
+          onClick=${() => watching.start(grid)}>Continue and watch</button>`)}
   </div>
-  ${lack && html`<p class="hint">Nothing can be watched here. ${lack}</p>`}`;
+  ${watching && lack && html`<p class="hint">Nothing can be watched here. ${lack}</p>`}`;
 }
 
 function Head({ answer, grid, marked, live, request }) {
@@ -106,7 +97,6 @@ function Head({ answer, grid, marked, live, request }) {
   </div>`;
 }
 
-/** The meaning of the numbers: the formula with this head's numbers, the shape, and the axis with sum 1. */
 function Meaning({ grid, live }) {
   const { attention_orientation: orientation } = useSelection();
   const { stack, layer } = useHead();

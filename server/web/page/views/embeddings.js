@@ -1,16 +1,17 @@
 // Vectors of a few texts: their similarities, and their places in a plane.
 import { useLook } from "../core/fetching.js";
-import { html, useMemo, useRef, useState } from "../core/html.js";
+import { html, useMemo, useState } from "../core/html.js";
 import { useCapabilities } from "../core/model.js";
 import { extent, format, percent } from "../core/numbers.js";
 import { gram, principalPlane, unitRows } from "../core/projection.js";
 import { select, useSelection } from "../core/state.js";
 import { Bars } from "../parts/bars.js";
+import { FieldSelect, Select } from "../parts/choices.js";
 import { Matrix } from "../parts/matrix.js";
 import { Answer } from "../parts/problem.js";
 import { DelayedText } from "../parts/shared_bar.js";
 import { Term } from "../parts/term.js";
-import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Card } from "../parts/tools.js";
 import { Plane } from "./embeddings/plane.js";
 
 // Three topics. Some models use the last token's vector for a text: each text ends with its topic word, without a
@@ -29,7 +30,6 @@ const MOST_TEXTS = 200;
 const SHOWN = 12; // neighbours of a text
 const POOLED = { mean: "the mean of its tokens' vectors", last: "the last token's", cls: "the first token's" };
 
-/** Cosines of all pairs and the plane with the largest variance, for an answer's vectors. */
 function compare(entries) {
   const count = entries.length;
   const width = entries[0].arrays.embedding.shape[0];
@@ -59,16 +59,11 @@ export function View() {
     <p>Each text becomes one <${Term} of="vector" /> by <${Term} of="pooling" />: ${POOLED[pooling]}. Texts that the model finds
       alike point the same way: their <${Term} of="cosine" /> is near 1.</p>
     <div class="toolbar">
-      <label>Layer <select value=${selection.embeddings_layer}
-        onChange=${(event) => select({ embeddings_layer: event.target.value })}>
-        <option value="">after the final norm</option>
-        ${Array.from({ length: embeddings.layers }, (_, i) =>
-          html`<option value=${i}>${i === 0 ? "0, the embedding" : i}</option>`)}
-      </select></label>
-      <label>Pooling <select value=${pooling} onChange=${({ target: { value } }) =>
-        select({ embeddings_pooling: value === embeddings.defaults.pooling ? "" : value })}>
-        ${embeddings.poolings.filter((name) => name !== "none").map((name) => html`<option value=${name}>${name}</option>`)}
-      </select></label>
+      <${FieldSelect} field="embeddings_layer" label="Layer" options=${[["", "after the final norm"],
+        ...Array.from({ length: embeddings.layers }, (_, i) => [i, i === 0 ? "0, the embedding" : i])]} />
+      <${Select} label="Pooling" value=${pooling}
+        options=${embeddings.poolings.filter((name) => name !== "none").map((name) => [name, name])}
+        onPick=${(value) => select({ embeddings_pooling: value === embeddings.defaults.pooling ? "" : value })} />
     </div>
     <${DelayedText} label=${`Texts, one a line (${texts.length})`} rows=${5}
       value=${selection.embeddings_texts || EXAMPLES.join("\n")}
@@ -83,8 +78,6 @@ function Comparison({ entries, body }) {
   const names = body.input;
   const [hovered, setHovered] = useState(null);
   const [chosen, setChosen] = useState(0);
-  const picture = useRef(null);
-  const map = useRef(null);
   const at = Math.min(chosen, count - 1);
   const others = useMemo(
     () =>
@@ -97,30 +90,27 @@ function Comparison({ entries, body }) {
   );
   const [least] = extent(cosines);
   const low = Math.min(least, 0.99); // otherwise equal texts have no colour range
-  const places = Float64Array.from(plane.points.flat());
   const arrays = [{ label: "vectors", array: { data: vectors, shape: [count, width] }, rows: names },
-    { label: "places", array: { data: places, shape: [count, 2] }, rows: names, columns: ["right", "up"] }];
+    { label: "places", lists: plane.points, rows: names, columns: ["right", "up"] }];
   return html`<div class="columns">
-    <section class="card"><header><h2>Cosines</h2><${CopyMenu} route="v1/embeddings" body=${body} />
-      <${SaveMenu} picture=${picture} name="cosines"
-        arrays=${[{ label: "cosines", array: { data: cosines, shape: [count, count] }, rows: names,
-          columns: names }]} /></header>
-      <${Matrix} values=${cosines} rowNames=${names} columnNames=${names} low=${low} high=${1} handle=${picture}
+    <${Card} title="Cosines" copy=${{ route: "v1/embeddings", body }} save=${{ name: "cosines",
+        arrays: [{ label: "cosines", array: { data: cosines, shape: [count, count] }, rows: names, columns: names }] }}>
+      <${Matrix} values=${cosines} rowNames=${names} columnNames=${names} low=${low} high=${1}
         label=${`Cosines of ${count} texts with each other`} selected=${{ row: at, column: hovered?.column ?? null }}
           hovered=${hovered}
         onHover=${setHovered} onPick=${({ row }) => setChosen(row)}
         describe=${(row, column) => `${format(cosines[row * count + column])}: “${names[row]}” and “${names[column]}”`} />
       <p class="hint">The smallest cosine is ${format(least, 3)}; the colours go from ${format(low, 3)} to 1.</p>
-    </section>
-    <section class="card"><header><h2>In a plane</h2><${SaveMenu} picture=${map} name="texts" arrays=${arrays} /></header>
-      <${Plane} points=${plane.points} names=${names} chosen=${at} onPick=${setChosen} handle=${map} />
+    <//>
+    <${Card} title="In a plane" save=${{ name: "texts", arrays }}>
+      <${Plane} points=${plane.points} names=${names} chosen=${at} onPick=${setChosen} />
       <p class="hint">The two directions of most variance
         (<${Term} of="principal component">principal components<//>) show${" "}
         ${percent(plane.explained[0])} and ${percent(plane.explained[1])} of it: points near each
           other may still differ in the other ${width - 2} dimensions.</p>
-    </section>
-    <section class="card"><h2>Nearest to “${names[at]}”</h2>
+    <//>
+    <${Card} title=${`Nearest to “${names[at]}”`}>
       <${Bars} rows=${others} columns=${["text", "cosine"]} largest=${1} onPick=${(row) => setChosen(others[row].key)} />
-    </section>
+    <//>
   </div>`;
 }

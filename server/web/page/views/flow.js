@@ -6,18 +6,19 @@ import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from ".
 import { format, grouped, percent } from "../core/numbers.js";
 import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
+import { Select } from "../parts/choices.js";
 import { Problem, Progress } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
-import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Card } from "../parts/tools.js";
 import { Diagram, cellText, nodesOf } from "./flow/diagram.js";
-import { graphOf } from "./flow/named_graph.js";
+import { graphOf } from "./flow/graph.js";
 import { isOfEncoder, isOfKey, useNumbers } from "./flow/numbers.js";
 import { Opened } from "./flow/opened.js";
 
 export function View() {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { part, stack, layer, head, numLayers } = useHead({ ofAnyBlock: true });
+  const { part, stack, layer, head, keyHead, numLayers } = useHead({ ofAnyBlock: true });
   const stackName = part === "cross" ? "decoder" : part;
   const sequences = useSequences();
   const tokens = sequences[stackName];
@@ -27,6 +28,7 @@ export function View() {
     stack: stackAt(stack, layer),
     layer,
     head,
+    keyHead,
     tokens,
     encoderTokens: sequences.encoder,
     query: isReady ? clamp(selection.query, tokens.length) : null,
@@ -62,7 +64,6 @@ function shapeOf(node, { tokens, encoderTokens }) {
 
 function Block({ graph, numbers, place, isBusy }) {
   const { flow_open: open } = useSelection();
-  const picture = useRef(null);
   const panel = useRef(null);
   const wasPicked = useRef(false);
   const { strips, scales, body } = numbers;
@@ -81,35 +82,21 @@ function Block({ graph, numbers, place, isBusy }) {
     wasPicked.current = true;
     select({ flow_open: id === open ? "" : id });
   };
-  const describe = (each, cell) =>
-    describeNode(each, cell, {
-      strip: strips.get(each.id),
-      shape: shapes.get(each.id),
-      scale: scales.get(each.id),
-      place,
-    });
-  return html`<section class="card" aria-busy=${isBusy}>
-      <header><h2>Block ${place.layer}, head ${place.head}${difference && `: ${difference}`}</h2>
-        <label>Tensor <select id="tensor" value=${node ? open : ""} onChange=${(event) => onOpen(event.target.value)}>
-          <option value="">none open</option>
-          ${[...new Map(nodesOf(graph).map((each) => [each.id, each])).values()].map((each) =>
-            html`<option key=${each.id} value=${each.id}>${each.title} · ${each.id}</option>`)}
-        </select></label>
-        ${body && html`<${CopyMenu} route="v1/trace" body=${body} />`}
-        <${SaveMenu} picture=${picture} name=${`block-${place.layer}`} />
-      </header>
+  const describe = ({ id, ...more }, cell) =>
+    describeNode({ id, ...more }, cell, { strip: strips.get(id), shape: shapes.get(id), scale: scales.get(id), place });
+  const tensors = [...new Map(nodesOf(graph).map(({ id, title }) => [id, `${title} · ${id}`]))];
+  return html`<${Card} title=${`Block ${place.layer}, head ${place.head}${difference && `: ${difference}`}`}
+      aside=${html`<${Select} label="Tensor" id="tensor" value=${node ? open : ""} options=${[["", "none open"], ...tensors]}
+        onPick=${onOpen} />`}
+      copy=${body && { route: "v1/trace", body }} save=${{ name: `block-${place.layer}` }}>
       <${Progress} active=${isBusy} />
       <${Diagram} graph=${graph} strips=${strips} shapes=${shapes} notes=${notes} layer=${place.layer} open=${open}
-        onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} handle=${picture} />
-    </section>
-    <div ref=${panel}>${
-      node &&
-      place.query !== null &&
-      html`<${Opened} key=${node.id} node=${node} place=${place} strips=${strips} scale=${scales.get(node.id)} />`
-    }</div>`;
+        onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} />
+    <//>
+    <div ref=${panel}>${node && place.query !== null && html`<${Opened} key=${node.id} node=${node}
+      place=${place} strips=${strips} scale=${scales.get(node.id)} />`}</div>`;
 }
 
-/** Content of the logits' box: the likeliest next token, if the model has a head. */
 function useNextToken({ stackName, query }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -121,14 +108,11 @@ function useNextToken({ stackName, query }) {
     top_k: 1,
   });
   return useMemo(() => {
-    if (!entry) return new Map();
-    return new Map([
-      ["logits", `${shownToken(entry.top_tokens[0][0][0])} ${percent(entry.arrays.probabilities.data[0])}`],
-    ]);
+    const said = entry && `${shownToken(entry.top_tokens[0][0][0])} ${percent(entry.arrays.probabilities.data[0])}`;
+    return new Map(entry ? [["logits", said]] : []);
   }, [entry]);
 }
 
-/** The line under the picture: name, axes, shape; then the pointed number, or the vector's length. */
 function describeNode(node, cell, { strip, shape, scale, place }) {
   const position = isOfEncoder(node) ? place.encoderKey : isOfKey(node) ? place.key : place.query;
   const word = wordAt(isOfEncoder(node) ? place.encoderTokens : place.tokens, position);

@@ -1,17 +1,17 @@
 // Six scores of each head, for all heads at once, so that unusual heads are visible.
 import { OTHER, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
-import { html, useMemo, useRef } from "../core/html.js";
+import { html, useMemo } from "../core/html.js";
 import { inputOf, useCapabilities, useHead } from "../core/model.js";
-import { counted, descending, format } from "../core/numbers.js";
+import { counted, descending } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
 import { Bars } from "../parts/bars.js";
-import { Choices } from "../parts/choices.js";
+import { FieldChoices, Select } from "../parts/choices.js";
 import { Answer } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
-import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Card } from "../parts/tools.js";
 import { MEASURES, headsOf, measureNamed } from "./heads/measures.js";
 import { Scatter, layerColour, markPath } from "./heads/scatter.js";
 
@@ -30,11 +30,8 @@ export function View() {
   return html`<div class="heads">
     <p>Every point is one <${Term} of="head" />. Find outliers, then click one to see its pattern.</p>
     <div class="toolbar">
-      <${Choices} label="They read" value=${selection.heads_on} onPick=${(heads_on) => select({ heads_on })}
-        choices=${[
-          ["random", "random tokens, twice"],
-          ["text", "the text above"],
-        ]} />
+      <${FieldChoices} field="heads_on" label="They read"
+        choices=${[["random", "random tokens, twice"], ["text", "the text above"]]} />
       <${AxisPicker} field="heads_x" label="x axis" value=${measureNamed(selection.heads_x, "previous_token")} />
       <${AxisPicker} field="heads_y" label="y axis" value=${measureNamed(selection.heads_y, "induction")} />
     </div>
@@ -45,20 +42,17 @@ export function View() {
   </div>`;
 }
 
-/** The request on random tokens: the interventions only. */
 function withoutText({ input, decoder_input: _, [OTHER]: other, ...changes }) {
   return other ? { ...changes, [OTHER]: withoutText(other) } : changes;
 }
 
-const AxisPicker = ({ field, label, value }) => html`<label>${label} <select
-  id=${field} value=${value} onChange=${(event) => select({ [field]: event.target.value })}
->${Object.entries(MEASURES).map(([name, { title }]) => html`<option value=${name}>${title}</option>`)}</select></label>`;
+const AxisPicker = ({ field, ...more }) => html`<${Select} id=${field} ...${more} onPick=${(name) => select({ [field]: name })}
+  options=${Object.entries(MEASURES).map(([name, { title }]) => [name, title])} />`;
 
 function Found({ entry, body, part }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const chosen = useHead();
-  const picture = useRef(null);
   const difference = useDifferenceName();
   const heads = useMemo(() => headsOf(entry), [entry]);
   const x = measureNamed(selection.heads_x, "previous_token");
@@ -70,23 +64,15 @@ function Found({ entry, body, part }) {
     .filter((name) => heads.every(({ scores }) => !Number.isFinite(scores[name])))
     .map((name) => MEASURES[name].lack)[0];
   return html`<div class="heads-found">
-    <section class="card">
-      <header><h2>${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}${
-        difference && `: ${difference}`}</h2>
-        <${CopyMenu} route="v1/heads" body=${body} />
-        <${SaveMenu} picture=${lack ? null : picture} name="heads"
-          arrays=${[{ label: "all scores", array, rows, columns: entry.measures }]} />
-      </header>
-      ${
-        lack
-          ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or
-            write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read"
-              : "another text"}.</p>`
-          : html`<${Scatter} heads=${heads} x=${x} y=${y} isDifference=${entry.isDifference}
-            chosen=${chosen} numLayers=${entry.layers.length}
-            onPick=${open} handle=${picture} />
-            <${LayerLegend} layers=${entry.layers} />`
-      }
+    <${Card} title=${`${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}${difference && `: ${difference}`}`}
+        copy=${{ route: "v1/heads", body }} save=${{ name: "heads",
+          arrays: [{ label: "all scores", array, rows, columns: entry.measures }] }}>
+      ${lack
+        ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or
+          write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read"
+            : "another text"}.</p>`
+        : html`<${Scatter} heads=${heads} x=${x} y=${y} isDifference=${entry.isDifference} chosen=${chosen}
+          numLayers=${entry.layers.length} onPick=${open} /><${LayerLegend} layers=${entry.layers} />`}
       <p class="hint">${
         entry.repeat_length
           ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written ` +
@@ -95,7 +81,7 @@ function Found({ entry, body, part }) {
             : entry.tokens).length, "token")} of the text.`
       }
         ${" "}<b>2.3</b> is layer 2, head 3; the ring is the chosen head.</p>
-    </section>
+    <//>
     <section class="heads-measures" aria-label="The measures and their strongest heads">
       ${Object.keys(MEASURES).map((name) => html`<${Measure} key=${name} name=${name} heads=${heads} isDifference=${entry.isDifference}
         chosen=${chosen} onOpen=${open} />`)}
@@ -103,7 +89,6 @@ function Found({ entry, body, part }) {
   </div>`;
 }
 
-/** The legend of the marks by layer. */
 function LayerLegend({ layers }) {
   const mode = useStore(theme);
   const draw = (layer) => (canvas) => {
@@ -122,7 +107,6 @@ function LayerLegend({ layers }) {
   )}</ul>`;
 }
 
-/** One measure: its description, its formula, and the heads with the largest scores. */
 function Measure({ name, heads, isDifference, chosen, onOpen }) {
   const { title, about, formula, source, unit, most, lack } = MEASURES[name];
   const known = heads.filter(({ scores }) => Number.isFinite(scores[name]));
@@ -130,24 +114,15 @@ function Measure({ name, heads, isDifference, chosen, onOpen }) {
     descending(known.map(({ scores }) => (isDifference ? Math.abs(scores[name]) : scores[name]))).slice(0, NUM_STRONGEST),
     (i) => known[i],
   );
-  return html`<section class="card">
-    <h2>${title}</h2>
+  return html`<${Card} title=${title}>
     <p class="heads-about">${about}</p>
     <p class="formula">${formula}</p>
-    ${
-      strongest.length === 0
-        ? html`<p class="lack">It has no value on this text: ${lack}.</p>`
-        : html`<${Bars} columns=${["head", unit]} write=${(value) => format(value)}
-          largest=${isDifference ? undefined : (most ?? undefined)}
-          onPick=${(i) => onOpen(strongest[i])}
-          rows=${strongest.map((each) => ({
-            key: `${each.layer}.${each.head}`,
-            name: `layer ${each.layer} head ${each.head}`,
-            value: each.scores[name],
-            isOn: each.layer === chosen.layer && each.head === chosen.head,
-            title: "Open this head",
-          }))} />`
-    }
+    ${strongest.length === 0
+      ? html`<p class="lack">It has no value on this text: ${lack}.</p>`
+      : html`<${Bars} columns=${["head", unit]} largest=${isDifference ? undefined : (most ?? undefined)}
+        onPick=${(i) => onOpen(strongest[i])} rows=${strongest.map(({ layer, head, scores }) => ({
+          key: `${layer}.${head}`, name: `layer ${layer} head ${head}`, value: scores[name],
+          isOn: layer === chosen.layer && head === chosen.head, title: "Open this head" }))} />`}
     <p class="hint"><a href=${source[1]} rel="noreferrer" target="_blank">${source[0]}</a></p>
-  </section>`;
+  <//>`;
 }

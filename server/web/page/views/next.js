@@ -7,15 +7,14 @@ import { textOf } from "../core/texts.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Slider, Temperature, TopK, TopP } from "../parts/slider.js";
 import { Term } from "../parts/term.js";
-import { CopyMenu } from "../parts/tools.js";
+import { Card } from "../parts/tools.js";
 import { Curve } from "./next/curve.js";
 import { Difference } from "./next/difference.js";
-import { filtersOf } from "./next/distribution.js";
 import { Find, useFound } from "./next/find.js";
 import { ACTS, Likeliest } from "./next/likeliest.js";
 import { Numbers, Sentence } from "./next/numbers.js";
 import { OwnLogits } from "./next/own_logits.js";
-import { useRow } from "./next/row.js";
+import { filtersOf, useRow } from "./next/row.js";
 import { TextScore } from "./next/text_score.js";
 
 export function View() {
@@ -55,12 +54,11 @@ function Row({ row, drawn, body }) {
   const found = useFound(row);
   const { force, problem, note } = useForce(row);
   return html`<div class="next">
-    <section class="card">
-      <header><h2>The distribution</h2><${CopyMenu} route="v1/next" body=${body} /></header>
+    <${Card} title="The distribution" copy=${{ route: "v1/next", body }}>
       <${Sentence} row=${row} drawn=${drawn} />
       <${Controls} selection=${selection} />
       <${Numbers} row=${row} drawn=${drawn} />
-    </section>
+    <//>
     <${Problem} error=${problem} isAction />
     ${note && html`<p class="hint" role="status">${note}</p>`}
     <div class="columns">
@@ -73,7 +71,6 @@ function Row({ row, drawn, body }) {
   </div>`;
 }
 
-/** The request for the displayed row, at the sliders' values. */
 const asAsked = (body, options) => ({ ...body, temperatures: [options.temperature], ...filtersOf(options) });
 
 function Controls({ selection }) {
@@ -92,8 +89,8 @@ function Controls({ selection }) {
 }
 
 /**
- * {force(token), problem, note}. force(token) writes the text up to the row's position followed by the token; for an
- * encoder, it replaces the token at the position. note: a message about the result.
+ * {force(token), problem, note}: force writes the text up to the row's position followed by the token; for an encoder,
+ * it replaces the token there.
  */
 function useForce(row) {
   const { kind } = useCapabilities();

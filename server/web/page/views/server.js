@@ -5,13 +5,13 @@ import { html, useEffect, useRef, useState } from "../core/html.js";
 import { modelsIn, purposeOf } from "../core/models.js";
 import { bytes, counted, format, grouped, percent } from "../core/numbers.js";
 import { growth, quantile, rate, Reading } from "../core/prometheus.js";
-import { Headings } from "../parts/headings.js";
 import { ModelState } from "../parts/model_choice.js";
 import { Problem, Progress } from "../parts/problem.js";
 import { Scrolled } from "../parts/scrolled.js";
+import { Table } from "../parts/table.js";
 import { Term } from "../parts/term.js";
 import { TERMS } from "../parts/terms.js";
-import { CopyMenu } from "../parts/tools.js";
+import { Card, CopyMenu } from "../parts/tools.js";
 import { Spark } from "./server/spark.js";
 
 const EVERY_MS = 1000;
@@ -124,12 +124,10 @@ export function View() {
 }
 
 function Models({ models }) {
-  return html`<section class="card"><h2>Models</h2><${Scrolled} label="Models"><table class="plain-table models" aria-label="Models">
-    <${Headings} names=${["name", "purpose", "state", "context"]} />
-    <tbody>${models.map((model) => html`<tr key=${model.id}><th scope="row">${model.id}</th><td>${purposeOf(model)}</td>
-      <td><${ModelState} model=${model} /></td>
-      <td class="number">${model.max_model_len === null ? "" : counted(model.max_model_len, "token")}</td></tr>`)}</tbody>
-  </table><//></section>`;
+  const rows = models.map((model) => [model.id, html`<td>${purposeOf(model)}</td>`, html`<${ModelState} model=${model} />`,
+    model.max_model_len === null ? "" : counted(model.max_model_len, "token")]);
+  return html`<${Card} title="Models"><${Scrolled} label="Models"><${Table} class="models" aria-label="Models"
+    names=${["name", "purpose", "state", "context"]} rows=${rows} /><//><//>`;
 }
 
 function Gauges({ readings }) {
@@ -149,12 +147,10 @@ function Latencies({ readings }) {
   const after = readings.at(-1);
   // by time: a hidden tab had no readings meanwhile
   const before = readings.findLast(({ time }) => time <= after.time - LATENCY_OVER) ?? readings[0];
-  return html`<section class="card"><h2>Latency</h2><table class="plain-table">
-    <caption>of the last minute; between the histogram's bounds it is interpolated</caption>
-    <${Headings} names=${["what", "p50", "p90", "p99"]} />
-    <tbody>${LATENCIES.map(([title, name]) => html`<tr><th scope="row">${title}</th>${[0.5, 0.9, 0.99].map((share) =>
-      html`<td class="number">${milliseconds(quantile(before, after, name, share))}</td>`)}</tr>`)}</tbody>
-  </table></section>`;
+  const rows = LATENCIES.map(([title, name]) =>
+    [title, ...[0.5, 0.9, 0.99].map((share) => milliseconds(quantile(before, after, name, share)))]);
+  return html`<${Card} title="Latency"><${Table} names=${["what", "p50", "p90", "p99"]} rows=${rows}
+    caption="of the last minute; between the histogram's bounds it is interpolated" /><//>`;
 }
 
 function Totals({ last }) {
@@ -165,9 +161,7 @@ function Totals({ last }) {
     ...COUNTS.map(([title, name]) => [title, grouped(last.sum(name) ?? 0)]),
     ["Memory of the API process", bytes(last.sum("process_resident_memory_bytes") ?? 0)],
   ];
-  return html`<section class="card"><h2>Since the start</h2><table class="plain-table" aria-label="Since the start"><tbody>${rows.map(
-    ([title, value]) => html`<tr key=${title}><th scope="row">${title}</th><td class="number">${value}</td></tr>`,
-  )}</tbody></table></section>`;
+  return html`<${Card} title="Since the start"><${Table} aria-label="Since the start" rows=${rows} /><//>`;
 }
 
 function Routes({ readings }) {
@@ -182,15 +176,10 @@ function Routes({ readings }) {
     return { labels, count, speed: rate(before, after, ANSWERS, isSame) };
   });
   rows.sort((a, b) => b.count - a.count);
-  return html`<section class="card"><h2>Answers by route</h2>
-    ${rows.length === 0 && html`<p class="hint">No requests yet.</p>`}
-    ${rows.length > 0 && html`<${Scrolled} label="Answers by route">
-      <table class="plain-table" aria-label="Answers by route">
-        <${Headings} names=${["route", "status", "answers", "a second, last two minutes"]} />
-        <tbody>${rows.map(({ labels, count, speed }) => html`<tr key=${Object.values(labels).join(" ")}>
-          <th scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>
-          <td class=${isFailure(labels) ? "number refused" : "number"}>${labels.status === LEFT ? `${LEFT}: left` : labels.status}</td>
-          <td class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody>
-      </table><//>`}
-  </section>`;
+  return html`<${Card} title="Answers by route">${rows.length === 0 ? html`<p class="hint">No requests yet.</p>`
+    : html`<${Scrolled} label="Answers by route"><${Table} aria-label="Answers by route"
+      names=${["route", "status", "answers", "a second, last two minutes"]} rows=${rows.map(({ labels, count, speed }) => [
+        html`<code>${labels.method} ${labels.route.replace(":path", "")}</code>`,
+        html`<td class=${isFailure(labels) ? "number refused" : "number"}>${labels.status === LEFT ? `${LEFT}: left` : labels.status}</td>`,
+        grouped(count), format(speed, 3)])} /><//>`}<//>`;
 }

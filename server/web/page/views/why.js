@@ -4,14 +4,13 @@ import { html, useMemo } from "../core/html.js";
 import { clamp, inputOf, sidesOf, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { format, percent } from "../core/numbers.js";
 import { useQueryOf } from "../core/sequences.js";
-import { select, useSelection } from "../core/state.js";
+import { useSelection } from "../core/state.js";
 import { useStrongestPair } from "../core/strongest.js";
 import { Answer } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
-import { Tokens } from "../parts/tokens.js";
-import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Card } from "../parts/tools.js";
 import { Difference } from "./why/difference.js";
-import { partsOf, Word } from "./why/pair.js";
+import { Keys, partsOf, Word } from "./why/pair.js";
 import { Dot, Project, Rotate, Vectors } from "./why/score_steps.js";
 import { Output, Scale, Softmax, ValueSum, Values } from "./why/weight_steps.js";
 
@@ -30,7 +29,6 @@ export function View() {
     : html`<${Derivation} entry=${answer.entry} stack=${stackAt(stack, layer)} body=${body} />`)}<//>`;
 }
 
-/** All steps for the selected key. */
 function Derivation({ entry, stack, body }) {
   const selection = useSelection();
   const { queries, keys } = sidesOf(entry, entry.part);
@@ -54,25 +52,18 @@ function Derivation({ entry, stack, body }) {
 function Headline({ pair, body }) {
   const { entry, keys, key, weight } = pair;
   const name = `why-layer${entry.layer}-head${entry.head}-query${entry.query_position}`;
-  const arrays = [
-    { label: "weights", array: { data: entry.arrays.weights.data, shape: entry.arrays.weights.shape }, rows: ["weight"],
-      columns: keys },
-    { label: "products", array: { data: entry.arrays.products.data, shape: entry.arrays.products.shape }, rows: keys },
-  ];
-  return html`<section class="card why-head">
-    <header><h2>Why does <${Word} pair=${pair} side="query" /> give <${Word} pair=${pair}
-      side="key" /> ${pair.isMasked ? "no weight" : percent(weight)} of its${" "}
-      <${Term} of="attention" />?</h2>
-      <${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} name=${name} arrays=${arrays} /></header>
+  const { weights, products } = entry.arrays;
+  const arrays = [{ label: "weights", array: weights, rows: ["weight"], columns: keys },
+    { label: "products", array: products, rows: keys }];
+  const title = html`Why does <${Word} pair=${pair} side="query" /> give <${Word} pair=${pair} side="key" />${" "}
+    ${pair.isMasked ? "no weight" : percent(weight)} of its <${Term} of="attention" />?`;
+  return html`<${Card} class="why-head" title=${title} copy=${{ route: "v1/explain", body }} save=${{ name, arrays }}>
     <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below are the <${Term} of="weight">weights<//> of all
       keys; choose another one, and all steps show its numbers.</p>
-    <${Tokens} tokens=${keys} key_=${key} query=${entry.part === "cross" ? null : entry.query_position}
-      weights=${entry.arrays.weights.data} onPick=${(position) => select({ key: position })}
-      label="Keys and their weights" />
-  </section>`;
+    <${Keys} entry=${entry} keys=${keys} key_=${key} label="Keys and their weights" />
+  <//>`;
 }
 
-/** The difference between the recomputed steps and the network's numbers. */
 function Check({ differences }) {
   const names = { scores: "scores", pattern: "weights", z: "z", result: "output" };
   const said = Object.entries(names).map(([name, title]) => `${title} ${format(differences[name], 2)}`).join(", ");

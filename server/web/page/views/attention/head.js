@@ -1,24 +1,41 @@
 // One head: its matrix, its words with lines, and the largest weights of the chosen word. All follow the pointer.
-import { html, useMemo, useRef } from "../../core/html.js";
-import { shownToken, stackAt, useHead } from "../../core/model.js";
+import { html, useMemo } from "../../core/html.js";
+import { clamp, shownToken, stackAt, useHead } from "../../core/model.js";
 import { format, largest, percent } from "../../core/numbers.js";
+import { transposed } from "../../core/projection.js";
 import { select, useSelection } from "../../core/state.js";
-import { useStore } from "../../core/store.js";
+import { Store, useStore } from "../../core/store.js";
 import { Bars } from "../../parts/bars.js";
-import { Choices } from "../../parts/choices.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { NOUNS, rowOf, rowSum, sized, transposed, weightsOf } from "./numbers.js";
+import { Card } from "../../parts/tools.js";
+import { NOUNS, rowOf, rowSum, sized, weightsOf } from "./numbers.js";
 import { Words, isInColumns, sideOf } from "./words.js";
 
 const NUM_BARS = 10;
 const LARGEST_CELL = 44; // CSS pixels
 
-/** `pointed`: the store of the pair at the pointer, {query, key} or null; either field may be null too. */
-export function HeadMatrix({ grid, selected, pointed, name, request, children }) {
+/**
+ * {selected: {query, key}, pointed}: the pair of the shared selection, or with the query `newest`, and the store of the
+ * pair at the pointer.
+ */
+export function useMarked(grid, newest = null) {
+  const { query, key } = useSelection();
+  const pointed = useMemo(() => new Store(null), [grid]);
+  const selected = useMemo(
+    () => grid && { query: newest ?? clamp(query, grid.queries.length), key: clamp(key, grid.keys.length) },
+    [grid, query, key, newest],
+  );
+  return { selected, pointed };
+}
+
+/**
+ * `pointed`: the store of the pair at the pointer, {query, key} or null; either field may be null too. onPick(pair): a
+ * click.
+ */
+export function HeadMatrix({ grid, selected, pointed, name, request, onPick = select, children }) {
   const { attention_orientation: orientation, attention_shade: shade, attention_cells: cells } = useSelection();
   const hovered = useStore(pointed);
-  const picture = useRef(null);
   const isTurned = orientation === "columns";
   const { queries, keys } = grid;
   const shown = grid.beneath ?? grid.shown;
@@ -39,22 +56,18 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
   const over = useMemo(() => placeOf(hovered), [hovered, isTurned]);
   const array = { data: grid.beneath ?? grid.values, shape: [queries.length, keys.length] };
   const saved = { label: NOUNS[grid.kind], array, rows: queries, columns: keys };
-  return html`<section class="card">
-    <header><h2>${name}</h2>
-      <${CopyMenu} ...${request} />
-      <${SaveMenu} picture=${picture} name=${fileOf(name)} arrays=${[saved]} />
-    </header>
+  return html`<${Card} title=${name} copy=${request} save=${{ name: fileOf(name), arrays: [saved] }}>
     ${children}
     <${Shades} grid=${grid} isRooted=${isRooted} cells=${cells} />
     <${Matrix} values=${values} numbers=${numbers} areas=${areas} ...${marks} cells=${cells}
       kind=${grid.scale} low=${grid.low} high=${grid.high} maxCell=${LARGEST_CELL}
-      rowNames=${rowNames} rowTitle=${rowSide} rowColour=${rowSide} handle=${picture}
+      rowNames=${rowNames} rowTitle=${rowSide} rowColour=${rowSide}
       columnNames=${columnNames} columnTitle=${columnSide} columnColour=${columnSide}
       label=${`${name}: ${NOUNS[grid.kind]} of every query and key, ${queries.length} by ${keys.length}`}
       selected=${chosen} hovered=${over}
-      onHover=${(cell) => pointed.set(pairOf(cell))} onPick=${(cell) => select(pairOf(cell))}
+      onHover=${(cell) => pointed.set(pairOf(cell))} onPick=${(cell) => onPick(pairOf(cell))}
       describe=${(row, column) => described(grid, pairOf({ row, column }))} />
-  </section>`;
+  <//>`;
 }
 
 const isOfScores = (grid) => grid.scale === "diverging" && !grid.isDifference;
@@ -70,7 +83,6 @@ function marksOf(grid, isTurned) {
 
 const fileOf = (name) => name.replace(/\W+/g, "-").toLowerCase();
 
-/** The colour scale, and whether small numbers are shown more strongly. */
 function Shades({ grid, isRooted, cells }) {
   const masked = grid.beneath ? "struck out by the mask" : "masked: cannot be seen";
   const gaps = [grid.hasMasked && masked, grid.hidesFirst && "first token: hidden"].filter(Boolean);
@@ -89,7 +101,6 @@ function Shades({ grid, isRooted, cells }) {
 
 const named = (side, tokens, position) => `${side} ${position} “${shownToken(tokens[position] ?? "")}”`;
 
-/** One cell in words: its query and key, the number, and the sum of the query's row. */
 function described(grid, { query, key }) {
   const place = query * grid.keys.length + key;
   const names = `${named("query", grid.queries, query)} → ${named("key", grid.keys, key)}`;
@@ -105,24 +116,19 @@ function described(grid, { query, key }) {
 export function HeadWords({ grid, selected, pointed, name }) {
   const { attention_side: side } = useSelection();
   const hovered = useStore(pointed);
-  const picture = useRef(null);
   const inColumns = isInColumns(grid);
   const keep = ({ query, key }) => select(query === null ? { key } : { query });
-  return html`<section class="card">
-    <header><h2>In the text${grid.isDifference && ": where it changed"}</h2>
-      <${SaveMenu} picture=${picture} name=${`${fileOf(name)}-text`} /></header>
-    ${!inColumns &&
-    html`<div class="toolbar"><${Choices} label="A word I point at" value=${side}
-      onPick=${(value) => select({ attention_side: value })}
+  return html`<${Card} title=${`In the text${grid.isDifference ? ": where it changed" : ""}`}
+      save=${{ name: `${fileOf(name)}-text` }}>
+    ${!inColumns && html`<div class="toolbar"><${FieldChoices} field="attention_side" label="A word I point at"
       choices=${[["query", "looks at others"], ["key", "is looked at"]]} /></div>`}
     <div class=${inColumns ? "" : "running-text"}>
-      <${Words} grid=${grid} side=${side} selected=${selected} hovered=${hovered} handle=${picture}
+      <${Words} grid=${grid} side=${side} selected=${selected} hovered=${hovered}
         onHover=${(place) => pointed.set(place)} onPick=${keep} readout=${saidOf(grid, hovered ?? selected, side)} />
     </div>
-  </section>`;
+  <//>`;
 }
 
-/** The strongest partner of the marked word, in words. */
 function saidOf(grid, { query, key }, wanted) {
   if (sideOf(grid, { query, key }, wanted) === "key") return `${named("key", grid.keys, key)} and those that look at it`;
   if (query >= grid.queries.length) return "";
@@ -133,7 +139,6 @@ function saidOf(grid, { query, key }, wanted) {
   return best === undefined ? `${start}: nothing yet` : `${start} → ${most}: ${named("key", grid.keys, best)} ${format(row[best])}`;
 }
 
-/** The largest numbers of one query as bars; follows the pointer. */
 export function TopKeys({ grid, selected, pointed }) {
   const hovered = useStore(pointed);
   const query = Math.min((hovered ?? selected).query ?? selected.query, grid.queries.length - 1);
@@ -144,14 +149,14 @@ export function TopKeys({ grid, selected, pointed }) {
     return { key, name: shownToken(grid.keys[key]), note: String(key), value: row[key], isOn: key === chosenKey };
   });
   const held = places.reduce((sum, key) => sum + row[key], 0);
-  return html`<section class="card top-keys">
-    <h2>“${shownToken(grid.queries[query])}” <span class="query">(${query})</span> looks at${
-      grid.isDifference && ": what changed most"}</h2>
+  const title = html`“${shownToken(grid.queries[query])}” <span class="query">(${query})</span> looks at${
+    grid.isDifference && ": what changed most"}`;
+  return html`<${Card} class="top-keys" title=${title}>
     <${Bars} rows=${rows} columns=${["key", NOUNS[grid.kind], "position"]}
       largest=${grid.scale === "diverging" ? undefined : grid.high}
       onPick=${(index) => select({ query, key: places[index] })} />
     ${grid.kind === "pattern" && !grid.isDifference &&
     html`<p class="hint">${places.length === 1 ? "This one receives" : `These ${places.length} receive`} ${
       percent(held)} of the attention${grid.hidesFirst ? "; the hidden first token receives a share too" : ""}.</p>`}
-  </section>`;
+  <//>`;
 }

@@ -1,12 +1,10 @@
 // The numbers of one head for display: masked and hidden entries, and the range of the colours.
 import { useMemo } from "../../core/html.js";
-import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
+import { inputOf, lackOf, useCapabilities } from "../../core/model.js";
 import { extent } from "../../core/numbers.js";
 import { useSelection } from "../../core/state.js";
-import { useHeadAnswer } from "./asking.js";
-import { hasMask, useProducts } from "./unmasked.js";
+import { hasMask, useHeadAnswer, useProducts } from "./asking.js";
 
-/** Names of one number of each kind. */
 export const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: "q·k" };
 
 /** The reason why the model does not support the value-weighted kind; null if it does. */
@@ -15,11 +13,10 @@ export const lackOfNorms = (capabilities) => lackOf(capabilities, "/v1/contribut
 /** The kind in the request: "unmasked" is "dots" (q·k), with the products of masked pairs added. */
 export const requestKind = (kind) => (kind === "unmasked" ? "dots" : kind);
 
-/** {route, body} of the chosen head's numbers; without a text the route is null. */
-export function useRequest() {
+/** {route, body} of a head's numbers (see useHead); without a text the route is null. */
+function useRequest({ part, layer, head }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { part, layer, head } = useHead();
   const kind = requestKind(selection.attention_kind);
   const common = { ...inputOf(selection, capabilities), part, layers: layer, heads: head };
   if (selection.text === "") return { route: null, body: null };
@@ -29,11 +26,12 @@ export function useRequest() {
 }
 
 /** The answer (see useAnswer), its `grid` (null before the first answer), and `copied`, the request for its numbers. */
-export function useGrid({ route, body }) {
-  const { answer, values } = useHeadAnswer(route, body);
+export function useGrid(place) {
+  const { route, body } = useRequest(place);
+  const { answer, values } = useHeadAnswer(route, body, place);
   const { attention_kind: kind, attention_sink: showsFirst } = useSelection();
-  const { part, stack, layer } = useHead();
-  const { answer: hidden, products, request } = useProducts(kind === "unmasked" && hasMask(part, stack, layer));
+  const { part, stack, layer } = place;
+  const { answer: hidden, products, request } = useProducts(kind === "unmasked" && hasMask(part, stack, layer), place);
   const entry = answer.data?.[0] ?? null;
   const grid = useMemo(() => {
     if (!entry) return null;
@@ -53,10 +51,10 @@ export function maskOf(part, stack, layer) {
 }
 
 /**
- * Data of the pictures: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked
- * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key),
- * beneath, isDifference}. beneath: like shown, with `products` for masked pairs, or null. If the first key is hidden,
- * it is ignored in the range of colours.
+ * Data of the pictures: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked or
+ * hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key), beneath,
+ * isDifference}. beneath: like shown, with `products` for masked pairs, or null. A hidden first key is ignored in the
+ * range.
  */
 export function gridOf({ queries, keys, values, kind, showsFirst, hides, products = null, isDifference = false }) {
   const shown = new Float32Array(values);
@@ -115,16 +113,6 @@ export const rowOf = (values, grid, query) => values.subarray(query * grid.keys.
 /** Numbers for ranking by size: differences count by their absolute value. */
 export const sized = (values, { isDifference }) => (isDifference ? values.map(Math.abs) : values);
 
-/** One key's numbers over the queries. */
 export function columnOf(values, grid, key) {
   return Float32Array.from(grid.queries, (_, query) => values[query * grid.keys.length + key]);
-}
-
-/** [keys, queries] of [queries, keys]. */
-export function transposed(values, rows, columns) {
-  const turned = new Float32Array(values.length);
-  for (let row = 0; row < rows; row += 1) {
-    for (let column = 0; column < columns; column += 1) turned[column * rows + row] = values[row * columns + column];
-  }
-  return turned;
 }

@@ -3,13 +3,14 @@ import { OTHER } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { inputOf, useCapabilities, useHead } from "../../core/model.js";
-import { extent } from "../../core/numbers.js";
+import { sizeOf } from "../../core/numbers.js";
+import { transposed } from "../../core/projection.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
-import { requestKind, transposed } from "./numbers.js";
+import { requestKind } from "./numbers.js";
 
 const MOST_CELLS = 40; // queries and keys of a thumbnail; a longer text has means of cells, or every n-th cell
 const CELLS_AT_ONCE = 64e6; // weights that the server may compute for one request
@@ -17,9 +18,9 @@ const NONE = [];
 
 /**
  * {thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone}: thumbnails[row][head], with
- * rows in layer order, is {canvas, low, high, kind}; numHere: number of layers of the current selection; kind: the
- * numbers shown; isPicked: whether some tokens are omitted. A request has as many layers as are cheap, and requests
- * are sequential, so that other requests are not delayed while the wall of a deep model with a long text loads.
+ * rows in layer order, is {canvas, low, high, kind}; numHere: number of layers of the current selection; isPicked:
+ * whether some tokens are omitted. A request has as many layers as are cheap, and requests are sequential, so that
+ * others are not delayed while the wall of a deep model with a long text loads.
  */
 export function useThumbnails() {
   const selection = useSelection();
@@ -102,7 +103,6 @@ export function joined(entries) {
   return { data, shape: [layers, ...arrayOf(entries[0]).shape.slice(1)] };
 }
 
-/** [layer][head] thumbnails of one answer. */
 function thumbnailsOf(entry, { showsFirst, orientation, mode }) {
   const { data, shape } = arrayOf(entry);
   const [layers, heads, rows, columns] = shape;
@@ -111,7 +111,7 @@ function thumbnailsOf(entry, { showsFirst, orientation, mode }) {
   const one = (index) => {
     const values = Float32Array.from(data.subarray(index * rows * columns, (index + 1) * rows * columns));
     if (!showsFirst && columns > 1) for (let row = 0; row < rows; row += 1) values[row * columns] = NaN;
-    const most = Math.max(...extent(values).map(Math.abs)) || 1;
+    const most = sizeOf(values);
     // square root of weights: otherwise small ones next to a large one are invisible
     const isRooted = !isSigned || entry.isDifference;
     const shaded = values.map((value) => (isRooted ? Math.sign(value) * Math.sqrt(Math.abs(value) / most) : value / most));

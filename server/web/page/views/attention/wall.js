@@ -5,9 +5,9 @@ import { useHead } from "../../core/model.js";
 import { counted, format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { ColourScale } from "../../parts/matrix.js";
-import { Picture, scrollTo } from "../../parts/picture.js";
+import { Picture, STEPS, scrollTo } from "../../parts/picture.js";
 import { Problem } from "../../parts/problem.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 import { NOUNS } from "./numbers.js";
 import { joined, useThumbnails } from "./thumbnails.js";
 import { drawChosen, drawWall, frame, layoutOf } from "./wall_layout.js";
@@ -25,7 +25,6 @@ export function Wall() {
   const selection = useSelection();
   const { part, layer, head, layers, numHeads } = useHead();
   const [hovered, setHovered] = useState(null);
-  const picture = useRef(null);
   const { thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone } = useThumbnails();
   const layout = useCallback((width) => layoutOf(width, layers, numHeads, mostHeight()), [layers, numHeads]);
   const draw = useCallback(
@@ -47,7 +46,7 @@ export function Wall() {
     [layout, layer, head, hovered],
   );
   const walk = (key) => {
-    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key] ?? [0, 0];
+    const [down, right] = STEPS[key] ?? [0, 0];
     if (!down && !right) return false;
     const row = (layers.indexOf(layer) + down + layers.length) % layers.length;
     select({ layer: layers[row], head: (head + right + numHeads) % numHeads });
@@ -58,18 +57,16 @@ export function Wall() {
   const said = saidOf(seen, range, kind);
   const difference = useDifferenceName();
   const arrays = isDone ? [{ label: "thumbnails", array: joined(entries) }] : [];
-  return html`<section class="card wall">
-    <header><h2>All heads${difference && `: ${difference}`}</h2>
-      ${requests.length > 0 && html`<${CopyMenu} route=${route} body=${requests[0]} />
-      <${SaveMenu} picture=${picture} name="attention-all-heads" arrays=${arrays} />`}
-    </header>
+  const [first] = requests;
+  return html`<${Card} class="wall" title=${`All heads${difference && `: ${difference}`}`} copy=${first && { route, body: first }}
+      save=${first && { name: "attention-all-heads", arrays }}>
     <p class="hint">Every picture is one head on the whole text${isPicked ? ", some of its tokens left out" : ""}${
       selection.attention_kind === "unmasked" ? ", without masked pairs" : ""}. Each has a
       scale of its own${kind === "pattern" || kind === "norm" ? ", by the square root"
         : html`: <b class="positive">above 0</b>, <b class="negative">below</b>`}. Click one to open it.</p>
     <${Problem} error=${error} retry=${retry} />
     ${selection.text !== "" &&
-    html`<div class="wall-frame" ref=${box}><${Picture} draw=${draw} overlay=${overlay} handle=${picture}
+    html`<div class="wall-frame" ref=${box}><${Picture} draw=${draw} overlay=${overlay}
       height=${(width) => layout(width).height}
       label=${`${counted(layers.length, "layer")} of ${counted(numHeads, "head")} of the ${
         part}; chosen: layer ${layer}, head ${head}. ${WALKING}`}
@@ -83,12 +80,11 @@ export function Wall() {
     <div class="wall-foot"><p class="wall-name" role="status">${`layer ${seen.layer}, head ${seen.head}`}${
       hovered ? "" : " is open"}${isDone || error ? "" : `; ${numHere} of ${layers.length} layers are here`}</p>
       ${range && html`<${ColourScale} ...${range} isRooted=${range.low === 0} />`}</div>`}
-  </section>`;
+  <//>`;
 }
 
 const topOf = ({ x, y, size }) => ({ x: x + size / 2, y });
 
-/** A head in words, with the largest number in its picture. */
 function saidOf({ layer, head }, range, kind) {
   const most = range && format(range.high, 3);
   const told = range && (range.low < 0 ? `: each ${NOUNS[kind]} within ±${most}` : `: largest ${NOUNS[kind]} ${most}`);

@@ -1,11 +1,13 @@
 // Layout and drawing of the wall: layers below each other, in several blocks if they fit.
+import { SANS, frame as framed, write } from "../../parts/ink.js";
+
 const LEFT = 30;
 const TOP = 34;
 const GAP = 7; // between pictures, to separate those without a mask
 const BLOCKS_APART = 14;
 const SMALLEST = 16; // CSS pixels of a thumbnail; if smaller ones were needed, a layer's heads use another line
 const LARGEST = 54;
-const FONT = "11px system-ui, sans-serif";
+const FONT = `11px ${SANS}`;
 
 /**
  * Layout: {cell, perLine, lines, blocks, height, place(layer, head), at(x, y)}, in CSS pixels. It has the largest
@@ -56,9 +58,7 @@ function blocksOf(width, layers, numHeads, count) {
 }
 
 export function drawWall(context, layout, thumbnails, colours) {
-  context.font = FONT;
-  context.textBaseline = "middle";
-  context.lineWidth = 1;
+  context.font = FONT; // in which the widest name is measured
   for (const [index, layer] of layout.layers.entries()) {
     nameLayer(context, layout, layer, colours.muted);
     for (let head = 0; head < layout.numHeads; head += 1) {
@@ -69,58 +69,46 @@ export function drawWall(context, layout, thumbnails, colours) {
       // cells larger than a pixel stay sharp; smaller ones are averaged
       context.imageSmoothingEnabled = canvas?.width > size;
       if (canvas) context.drawImage(canvas, x, y, size, size);
-      context.strokeStyle = colours.line;
-      context.strokeRect(x - 0.5, y - 0.5, size + 1, size + 1);
+      framed(context, x - 0.5, y - 0.5, size + 1, size + 1, colours.line);
     }
   }
   layout.blocks.forEach((left, block) => {
     const first = layout.layers[block * layout.rows];
-    context.fillStyle = colours.muted;
-    context.textAlign = "left";
-    context.fillText("head →", left + LEFT, 7);
-    context.fillText("layer", left, TOP - 9);
+    write(context, "head →", left + LEFT, 7, colours.muted, { size: 11 });
+    write(context, "layer", left, TOP - 9, colours.muted, { size: 11 });
     const longest = context.measureText(layout.lines > 1 ? `${layout.perLine}…` : String(layout.numHeads - 1)).width;
     const step = Math.ceil((longest + 4) / (layout.cell + GAP));
     for (let head = 0; head < layout.perLine; head += step) nameHead(context, layout, first, head, colours.muted);
   });
 }
 
-function nameLayer(context, layout, layer, colour) {
+function nameLayer(context, layout, layer, colour, weight = "") {
   const { x, y, size } = layout.place(layer, 0);
-  context.fillStyle = colour;
-  context.textAlign = "right";
-  context.fillText(String(layer), x - 7, y + size / 2);
+  write(context, String(layer), x - 7, y + size / 2, colour, { size: 11, weight, align: "right" });
 }
 
 function nameHead(context, layout, layer, head, colour, ground) {
   const { x, size } = layout.place(layer, head);
   const name = layout.lines > 1 && !ground ? `${head}…` : String(head);
-  context.textAlign = "center";
   if (ground) {
     const wide = Math.max(context.measureText(name).width + 4, size + GAP);
     context.fillStyle = ground;
     context.fillRect(x + (size - wide) / 2, TOP - 17, wide, 15);
   }
-  context.fillStyle = colour;
-  context.fillText(name, x + size / 2, TOP - 9);
+  write(context, name, x + size / 2, TOP - 9, colour, { size: 11, weight: ground ? "700" : "", align: "center" });
 }
 
-/** The frame of the chosen head, with the names of its layer and head, which are not all written. */
 export function drawChosen(context, layout, { layer, head }, colours) {
   frame(context, layout.place(layer, head), 3, colours.accent);
-  context.font = `700 ${FONT}`;
-  context.textBaseline = "middle";
+  context.font = `700 ${FONT}`; // in which the head's name is measured
   const { x, y, size } = layout.place(layer, 0);
   context.fillStyle = colours.raised;
   context.fillRect(x - LEFT, y + size / 2 - 8, LEFT - 4, 16);
-  nameLayer(context, layout, layer, colours.ink);
+  nameLayer(context, layout, layer, colours.ink, "700");
   const block = Math.floor(layout.layers.indexOf(layer) / layout.rows);
   nameHead(context, layout, layout.layers[block * layout.rows], head, colours.ink, colours.raised);
 }
 
 export function frame(context, { x, y, size }, lineWidth, colour) {
-  context.strokeStyle = colour;
-  context.lineWidth = lineWidth;
-  const out = lineWidth / 2;
-  context.strokeRect(x - out, y - out, size + 2 * out, size + 2 * out);
+  framed(context, x - lineWidth / 2, y - lineWidth / 2, size + lineWidth, size + lineWidth, colour, lineWidth);
 }

@@ -2,6 +2,7 @@
 import { html, useCallback, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { largest } from "../../core/numbers.js";
+import { write } from "../../parts/ink.js";
 import { Picture } from "../../parts/picture.js";
 import { columnOf, rowOf, sized } from "./numbers.js";
 
@@ -18,14 +19,13 @@ const FAINTEST = 0.04; // share of the query's largest weight below which nothin
 const FAINTEST_LINE = 0.12; // the same for the lines of all queries together
 const MOST_LINES = 10; // of the running text
 
-/** Whether a text with that many queries and keys is shown in two columns. */
 export const isInColumns = (grid) => Math.max(grid.queries.length, grid.keys.length) <= MOST_IN_COLUMNS;
 
 /**
  * grid: see numbers.js. selected and hovered: {query, key}, null for none; onHover({query, key} | null), one of both
  * null; onPick likewise. side: the role of a pointed word in the running text, "query" or "key".
  */
-export function Words({ grid, side, selected, hovered, onHover, onPick, readout, handle }) {
+export function Words({ grid, side, selected, hovered, onHover, onPick, readout }) {
   const inColumns = isInColumns(grid);
   const layoutOf = useMemo(
     () => (inColumns ? columnsLayout(grid) : runningLayout(grid, side)),
@@ -74,7 +74,7 @@ export function Words({ grid, side, selected, hovered, onHover, onPick, readout,
     },
     [inColumns, layoutOf, selected.query],
   );
-  return html`<${Picture} draw=${draw} overlay=${overlay} handle=${handle} readout=${readout} inView=${inView}
+  return html`<${Picture} draw=${draw} overlay=${overlay} readout=${readout} inView=${inView}
     height=${(width) => layoutOf(width).height}
     label=${`The text with lines from ${
       side === "key" && !inColumns ? "the words that look to the chosen one" : "the chosen word to those it looks at"
@@ -203,14 +203,8 @@ function drawAllLines(context, grid, layout, colours) {
     }
   }
   context.globalAlpha = 1;
-  context.font = "600 12px system-ui, sans-serif";
-  context.textBaseline = "middle";
-  context.textAlign = "right";
-  context.fillStyle = colours.query;
-  context.fillText("query", layout.titles[0] - 4, 9);
-  context.textAlign = "left";
-  context.fillStyle = colours.key;
-  context.fillText("key", layout.titles[1] + 4, 9);
+  write(context, "query", layout.titles[0] - 4, 9, colours.query, { weight: "600", align: "right" });
+  write(context, "key", layout.titles[1] + 4, 9, colours.key, { weight: "600" });
 }
 
 function drawFocus(context, layout, focus, width, colours) {
@@ -251,9 +245,8 @@ function curve(context, fromX, fromY, toX, toY) {
 }
 
 /**
- * Draw a line between two words, over them from a query and under them from a key, in the free lanes between the
- * lines of text, so that it crosses no word. Lines to other text lines use the nearer margin. rank: separates lines
- * in one lane.
+ * A line between two words, over them from a query and under them from a key, in the free lanes between the lines of
+ * text; to other text lines by the nearer margin. rank: separates lines in one lane.
  */
 function arch(context, from, to, { isOver, rank, width }) {
   const [fromX, toX] = [from.x + from.width / 2, to.x + to.width / 2];

@@ -5,7 +5,6 @@ import { wordsOf } from "./words.js";
 
 export const NORMS = { rmsnorm: "RMSNorm", layernorm: "LayerNorm" };
 
-/** The positions of a stack's norms. */
 export function placing(stack) {
   const placement = stack.norm_placement;
   return {
@@ -16,16 +15,13 @@ export function placing(stack) {
   };
 }
 
-/** The factor on a sublayer's output before it is added to the stream. */
 const factor = (stack) => stack.residual_scale !== 1 && `× ${format(stack.residual_scale, 4)}`;
 
-/** Steps that q and k pass between the projection and the scores. */
 function turning(stack, isCross) {
   if (isCross) return [];
   return [stack.qk_norm && "normed", stack.positions.includes("rotary") && "rotated"].filter(Boolean);
 }
 
-/** The steps from q·k to the scores in their order: scale, cap, bias, mask. */
 function scoreSteps(stack, window, isCross) {
   return [
     stack.attention_scale === 1 ? "q·k" : `q·k × ${format(stack.attention_scale, 4)}`,
@@ -76,12 +72,7 @@ function attentionBody({ stack, isCross, from, window }) {
     [from.q, at("hook_q"), "query"],
     [from.kv, at("hook_k"), "key"],
     [from.kv, at("hook_v"), "value"],
-    ...(isTurned
-      ? [
-          [at("hook_q"), q, "query"],
-          [at("hook_k"), k, "key"],
-        ]
-      : []),
+    ...(isTurned ? [[at("hook_q"), q, "query"], [at("hook_k"), k, "key"]] : []),
     [q, at("hook_attn_scores"), "query"],
     [k, at("hook_attn_scores"), "key"],
     [at("hook_attn_scores"), at("hook_pattern"), "ink"],
@@ -93,6 +84,17 @@ function attentionBody({ stack, isCross, from, window }) {
   return { nodes, wires, out, columns: next + 6 };
 }
 
+/**
+ * A band along the stream from the node `start` to the node `end` (null: the stream continues): nodes and wires between them,
+ * adds: the ids of the tensors that are added to the stream. The stream's start is in column 0, its end in the last one.
+ */
+const bandOf = (title, { start, end }, { nodes, wires, adds, columns, rows = 1 }) => ({
+  title, wires, adds, columns, rows,
+  nodes: [{ ...start, column: 0 }, ...nodes, ...(end ? [{ ...end, column: columns - 1 }] : [])],
+  start: start.id,
+  end: end?.id ?? null,
+});
+
 /** The band of one attention: self-attention, or cross-attention to `encoderOutput` (a node or null). */
 export function attentionBand(stack, points, window, { start, end, encoderOutput }) {
   const node = nodesOfStack(stack);
@@ -101,38 +103,25 @@ export function attentionBand(stack, points, window, { start, end, encoderOutput
   const normed = isCross ? "ln_cross.hook_out" : "ln1.hook_out";
   const hasNorm = isBefore && points.has(normed);
   const q = hasNorm ? normed : start.id;
-  const body = attentionBody({
-    stack,
-    isCross,
-    window,
-    from: { q, kv: isCross ? encoderOutput.id : q, isNormed: hasNorm },
-  });
-  return {
-    title: isCross
-      ? "Cross-attention: from the decoder to the encoder's text"
-      : "Attention: words look at each other",
+  const from = { q, kv: isCross ? encoderOutput.id : q, isNormed: hasNorm };
+  const body = attentionBody({ stack, isCross, window, from });
+  const title = isCross ? "Cross-attention: from the decoder to the encoder's text" : "Attention: words look at each other";
+  return bandOf(title, { start, end }, {
     nodes: [
-      { ...start, column: 0 },
       ...(hasNorm ? [node(normed, 0, isCross ? 0 : 1, [`${norm}(x)`])] : []),
       ...(isCross ? [{ ...encoderOutput, column: 0, row: 1.5 }] : []),
       ...body.nodes,
-      ...(end ? [{ ...end, column: body.columns - 1 }] : []),
     ],
     wires: [...(hasNorm ? [[start.id, normed, "ink"]] : []), ...body.wires],
     adds: [body.out],
     columns: body.columns,
     rows: 3,
-    start: start.id,
-    end: end?.id ?? null,
-  };
+  });
 }
 
 /** Token mixers in layers without attention, by kind: the ids of their tensors in order, with their formulas. */
 const RECURRENCES = {
-  convolution: [
-    ["conv.hook_in", ["B × x"]],
-    ["conv.hook_out", ["C × convolution"]],
-  ],
+  convolution: [["conv.hook_in", ["B × x"]], ["conv.hook_out", ["C × convolution"]]],
   "gated delta net": [
     ["delta.hook_in", ["n · W_qkv"]],
     ["delta.hook_v", ["silu(convolution)"]],
@@ -141,29 +130,22 @@ const RECURRENCES = {
   ],
 };
 
-/** The band of the token mixer in a layer without attention. */
 export function recurrenceBand(stack, points, { start, end }) {
   const node = nodesOfStack(stack);
   const { norm } = placing(stack);
   const { kind } = stack.recurrence;
   const steps = RECURRENCES[kind].filter(([id]) => points.has(id));
   const chain = [start.id, "ln1.hook_out", ...steps.map(([id]) => id), "hook_attn_out"];
-  return {
-    title: `${kind[0].toUpperCase()}${kind.slice(1)}: each word takes from those before it`,
+  return bandOf(`${kind[0].toUpperCase()}${kind.slice(1)}: each word takes from those before it`, { start, end }, {
     nodes: [
-      { ...start, column: 0 },
       node("ln1.hook_out", 0, 0, [`${norm}(x)`]),
       ...steps.map(([id, how], i) => node(id, i + 1, 0, how)),
       node("hook_attn_out", steps.length + 1, 0, ["times W_out", factor(stack)]),
-      { ...end, column: steps.length + 2 },
     ],
     wires: chain.slice(1).map((id, i) => [chain[i], id, "ink"]),
     adds: ["hook_attn_out"],
     columns: steps.length + 3,
-    rows: 1,
-    start: start.id,
-    end: end.id,
-  };
+  });
 }
 
 /**
@@ -175,12 +157,7 @@ function neurons(stack, first, from, own) {
   const isGated = stack.gated_mlp;
   const act = stack.activation.replace("_tanh", "");
   const [pre, linear, post] = ["mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"];
-  const gate = isGated
-    ? [
-        [from, linear, "ink"],
-        [linear, post, "ink"],
-      ]
-    : [];
+  const gate = isGated ? [[from, linear, "ink"], [linear, post, "ink"]] : [];
   return {
     nodes: [
       node(pre, first, 0, [`${own} · ${isGated ? "W_gate" : "W_up"}`]),
@@ -202,11 +179,7 @@ function mixture(stack, first, from, own) {
       node(router, first, 0, [`${own} · W_router`]),
       node(weights, first + 1, 0, ["softmax", `the largest ${stack.experts.num_chosen} count`]),
     ],
-    wires: [
-      [from, router, "ink"],
-      [router, weights, "ink"],
-      [weights, "hook_mlp_out", "ink"],
-    ],
+    wires: [[from, router, "ink"], [router, weights, "ink"], [weights, "hook_mlp_out", "ink"]],
     how: `Σ weight × expert(${own})`,
     rows: 1,
   };
@@ -252,69 +225,40 @@ export function mlpBand(stack, points, { start, end, isParallel }) {
   const width = body.columns ?? 2;
   const middle = (body.rows - 1) / 2;
   const out = "hook_mlp_out";
-  return {
-    title: isParallel
-      ? "Feed-forward: in parallel with the attention, from the same residual stream"
-      : "Feed-forward: each word by itself",
+  const title = isParallel ? "Feed-forward: in parallel with the attention, from the same residual stream"
+    : "Feed-forward: each word by itself";
+  const band = bandOf(title, { start: isParallel ? { ...start, row: middle, isCopy: true } : start, end }, {
     nodes: [
-      { ...start, column: 0, ...(isParallel ? { row: middle, isCopy: true } : {}) },
       ...(hasNorm ? [node(normed, first, middle, [`${norm}(x)`])] : []),
       ...body.nodes,
       node(out, first + width + 1, middle, [body.how, isAfter && `then ${norm}`, factor(stack)]),
-      { ...end, column: first + width + 2 },
     ],
     wires: [...(hasNorm ? [[start.id, normed, "ink"]] : []), ...body.wires],
     adds: [out],
     columns: first + width + 3,
     rows: body.rows,
-    start: isParallel ? null : start.id,
-    end: end.id,
-  };
+  });
+  return isParallel ? { ...band, start: null } : band;
 }
 
-/** The band of the per-layer token input: gated by the stream, and added last. */
-export function perLayerBand(stack, { start, end }) {
+export function perLayerBand(stack, ends) {
   const node = nodesOfStack(stack);
   const act = stack.activation.replace("_tanh", "");
   const [given, out] = ["hook_per_layer_input", "hook_per_layer_out"];
-  return {
-    title: "Of the tokens themselves: each lets through a part of its stream",
+  return bandOf("Of the tokens themselves: each lets through a part of its stream", ends, {
     nodes: [
-      { ...start, column: 0 },
       node(given, 1, 0, ["of W_E[token] and of a table of this layer"]),
       node(out, 2, 0, [`(${act}(x · W_gate) × given) · W_out`, `then ${NORMS[stack.norm]}`]),
-      { ...end, column: 3 },
     ],
-    wires: [
-      [start.id, out, "ink"],
-      [given, out, "ink"],
-    ],
+    wires: [[ends.start.id, out, "ink"], [given, out, "ink"]],
     adds: [out],
     columns: 4,
-    rows: 1,
-    start: start.id,
-    end: end.id,
-  };
+  });
 }
 
-/** The band that computes the block's input from several streams. */
-export function streamsBand({ start, end }) {
-  return {
-    title: "Several streams: the block's input is a mixture of all of them",
-    nodes: [
-      { ...start, column: 0 },
-      { ...end, column: 2 },
-    ],
-    wires: [[start.id, end.id, "ink"]],
-    adds: [],
-    columns: 3,
-    rows: 1,
-    start: start.id,
-    end: end.id,
-  };
-}
+export const streamsBand = (ends) => bandOf("Several streams: the block's input is a mixture of all of them", ends,
+  { nodes: [], wires: [[ends.start.id, ends.end.id, "ink"]], adds: [], columns: 3 });
 
-/** An attention's band with a parallel low-rank path. */
 export function withLaurel(band, stack, points) {
   const node = nodesOfStack(stack)("hook_laurel_out", 2, band.rows, ["n + norm(n · W_left · W_right)"]);
   const from = points.has("ln1.hook_out") ? "ln1.hook_out" : band.start;

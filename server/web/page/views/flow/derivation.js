@@ -11,7 +11,6 @@ function dot(left, right) {
   return sum;
 }
 
-/** "‖x‖ = 5.1" for the available strips. */
 const lengths = (parts) =>
   parts
     .filter(([, strip]) => strip)
@@ -37,44 +36,30 @@ function normLine({ norm }, scale) {
   return [[`n = ${input} / ${format(scale)} × ${weights}`, `${format(scale)} is this word's ${what}`]];
 }
 
-/** The matrix products, with the shapes of their factors. */
 function productsOf(node, { stack, tokens, encoderTokens }) {
   const n = isOfEncoder(node) ? encoderTokens.length : tokens.length;
-  const {
-    hidden_size: d,
-    num_heads: heads,
-    num_kv_heads: keyHeads,
-    head_dim: width,
-    intermediate_size: neurons,
-    experts,
-  } = stack;
+  const { hidden_size: d, num_heads: heads, num_kv_heads: keyHeads, head_dim: width, intermediate_size: neurons, experts } = stack;
   const formula = `${node.title} = ${node.how[0]}`;
   const projected = (count) => [formula, `[${n}, ${d}] · [${d}, ${count} × ${width}] → [${n}, ${count}, ${width}]`];
-  const up = [formula, `[${n}, ${d}] · [${d}, ${neurons}] → [${n}, ${neurons}]`];
+  const product = (from, to) => `[${n}, ${from}] · [${from}, ${to}] → [${n}, ${to}]`;
+  const up = [formula, product(d, neurons)];
+  const chosen = experts && `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`;
   return {
     hook_q: projected(heads),
     hook_k: projected(keyHeads),
     hook_v: projected(keyHeads),
     hook_z: ["z = Σ pattern[q, k] · v[k]", `[${n}, keys] · [keys, ${width}] → [${n}, ${width}]`],
-    hook_result: ["result = z · W_O of this head", `[${n}, ${width}] · [${width}, ${d}] → [${n}, ${d}]`],
+    hook_result: ["result = z · W_O of this head", product(width, d)],
     hook_pre: up,
     hook_pre_linear: up,
-    hook_router_logits: experts && [formula, `[${n}, ${d}] · [${d}, ${experts.num_experts}] → [${n}, ${experts.num_experts}]`],
-    hook_experts_out: experts && [
-      `of experts = norm(${node.how[0]})`,
-      `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`,
-    ],
-    hook_dense_out: ["of the mlp = norm(neurons · W_down)", `[${n}, ${neurons}] · [${neurons}, ${d}] → [${n}, ${d}]`],
-    hook_mlp_out: experts?.beside_mlp ? null : experts
-      ? [
-          `mlp out = ${node.how[0]}`,
-          `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`,
-        ]
-      : ["mlp out = neurons · W_down", `[${n}, ${neurons}] · [${neurons}, ${d}] → [${n}, ${d}]`],
+    hook_router_logits: experts && [formula, product(d, experts.num_experts)],
+    hook_experts_out: experts && [`of experts = norm(${node.how[0]})`, chosen],
+    hook_dense_out: ["of the mlp = norm(neurons · W_down)", product(neurons, d)],
+    hook_mlp_out: experts?.beside_mlp ? null : experts ? [`mlp out = ${node.how[0]}`, chosen]
+      : ["mlp out = neurons · W_down", product(neurons, d)],
   };
 }
 
-/** The sums, with their terms. */
 function sumsOf(stack, strips) {
   const of = (id) => strips.get(id);
   const before = of("hook_resid_mid_cross") ?? of("hook_resid_mid") ?? of("hook_resid_pre");
@@ -84,29 +69,17 @@ function sumsOf(stack, strips) {
   return {
     hook_attn_out: [heads, [["this head", of("attn.hook_result")]]],
     hook_cross_attn_out: [heads, [["this head", of("cross_attn.hook_result")]]],
-    hook_mlp_out: [
-      "norm(of the mlp + of experts)",
-      [
-        ["of the mlp", of("mlp.hook_dense_out")],
-        ["of experts", of("mlp.hook_experts_out")],
-      ],
-    ],
+    hook_mlp_out: ["norm(of the mlp + of experts)",
+      [["of the mlp", of("mlp.hook_dense_out")], ["of experts", of("mlp.hook_experts_out")]]],
     hook_resid_mid: stack.altup
       ? ["(x + attention + around) / √2", [["x", of("hook_predicted")], attention, ["around", of("hook_laurel_out")]]]
       : ["x + attention", [["x", of("hook_resid_pre")], attention]],
-    hook_resid_mid_cross: [
-      "x + cross",
-      [
-        ["x", of("hook_resid_mid")],
-        ["cross", of("hook_cross_attn_out")],
-      ],
-    ],
+    hook_resid_mid_cross: ["x + cross", [["x", of("hook_resid_mid")], ["cross", of("hook_cross_attn_out")]]],
     hook_resid_mid_mlp: ["x + mlp", [["x", before], mlp]],
     hook_resid_post: lastSum(stack, before, attention, mlp, of),
   };
 }
 
-/** The terms of the block's last sum. */
 function lastSum(stack, before, attention, mlp, of) {
   if (stack.parallel_blocks) return ["x + attention + mlp", [["x", before], attention, mlp]];
   if (stack.altup) return ["x seen + w · (x mlp − x seen)", [["x mlp", of("hook_resid_mid_mlp")], ["x seen", of("hook_predicted")]]];
@@ -124,7 +97,6 @@ const pairOf = (name, { tokens, encoderTokens, query, key, encoderKey }) => {
   };
 };
 
-/** q·k of the chosen pair, times the scale, and the resulting score. */
 function scoreLines(name, place, strips) {
   const q = strips.get(`${name}.hook_rot_q`) ?? strips.get(`${name}.hook_q`);
   const k = strips.get(`${name}.hook_rot_k`) ?? strips.get(`${name}.hook_k`);
@@ -145,7 +117,6 @@ function scoreLines(name, place, strips) {
   ];
 }
 
-/** exp(score) over the sum of the row. */
 function patternLine(name, place, strips) {
   const scores = strips.get(`${name}.hook_attn_scores`);
   const pattern = strips.get(`${name}.hook_pattern`);

@@ -4,20 +4,18 @@ import { format } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
-import { fillFitted, Picture } from "../../parts/picture.js";
+import { MONO, SANS, dot, frame, line, ring, write } from "../../parts/ink.js";
+import { fillFitted, Picture, STEPS } from "../../parts/picture.js";
 import { useMore } from "../../parts/scrolled.js";
 import { colourLimit } from "./histogram.js";
 import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
-
-const SANS = "system-ui, sans-serif";
-const MONO = "ui-monospace, monospace";
 
 /**
  * graph: {bands, ends, numLayers}; strips: Map of id to {values, kind}; shapes: Map of id to "[21, 256]"; notes: Map
  * of id to a text shown in place of a strip. layer: the open block; open: id of the open tensor. onOpen(id),
  * onLayer(layer), describe(node, cell).
  */
-export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onLayer, describe, handle }) {
+export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onLayer, describe }) {
   const [hovered, setHovered] = useState(null); // {id, index, cell} or {block}
   const mode = useStore(theme);
   const bitmaps = useMemo(() => new Map([...strips].map(([id, strip]) => [id, stripOf(strip, mode)])), [strips, mode]);
@@ -29,14 +27,14 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
   const draw = useCallback(
     (context, { width, colours }) => {
       const layout = layoutFor(width);
-      drawWires(context, layout.wires, colours);
+      layout.wires.forEach((wire) => drawWire(context, wire, colours));
       layout.pluses.forEach((plus) => drawPlus(context, plus, colours));
       layout.blocks.forEach((block) => drawBlock(context, block, block.layer === layer, colours));
       for (const box of layout.boxes) {
         const { id } = box.node;
         drawBox(context, box, { bitmap: bitmaps.get(id), shape: shapes.get(id), note: notes.get(id), colours });
       }
-      drawTitles(context, layout.titles, colours);
+      for (const [text, x, y] of layout.titles) write(context, text, x, y, colours.ink, { size: 13, weight: "600" });
     },
     [graph, bitmaps, shapes, notes, layer],
   );
@@ -75,7 +73,7 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
   useMore(box);
   return html`<div class="flow-scroll" ref=${box}>
       <div class="flow-canvas" style=${{ minWidth: `${narrowest(graph.bands)}px` }}>
-        <${Picture} draw=${draw} overlay=${overlay} height=${(width) => layoutFor(Math.max(width, 1)).height} handle=${handle}
+        <${Picture} draw=${draw} overlay=${overlay} height=${(width) => layoutFor(Math.max(width, 1)).height}
           label="One block as a graph of tensors. Arrow keys walk the tensors, Enter opens one."
           tip=${hovered ? told : ""} keyTip=${told} tipAt=${(width) => middleOf(layoutFor(width).boxes[hovered?.index])}
           onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => pick(at(x, y, width))} onKey=${onKey} />
@@ -86,7 +84,6 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
 
 const middleOf = (box) => box && { x: box.x + box.width / 2, y: box.y };
 
-/** The marks of the open box and the pointed part, and the wires connected to them. */
 function drawMarks(context, { boxes, blocks, wires }, { hovered, open, colours }) {
   for (const box of boxes) if (box.node.id === open) outline(context, box, 3, colours.accent);
   if (hovered?.block !== undefined) outline(context, blocks[hovered.block], 2, colours.accent);
@@ -97,17 +94,14 @@ function drawMarks(context, { boxes, blocks, wires }, { hovered, open, colours }
   outline(context, box, 2, colours.accent);
 }
 
-/** All tensors of a graph, in the order of the pass. */
 export const nodesOf = ({ bands, ends: [before, behind] }) => [
   ...before,
   ...bands.flatMap((band) => band.nodes),
   ...behind,
 ];
 
-const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-
 /** The index of the nearest box in that direction; the same index if there is none. */
-function neighbour(boxes, index, [right, down]) {
+function neighbour(boxes, index, [down, right]) {
   if (index < 0) return 0;
   const centre = (box) => [box.x + box.width / 2, box.y + box.height / 2];
   const [x, y] = centre(boxes[index]);
@@ -130,7 +124,6 @@ export function rangeOf(values, kind, width) {
   return { low: -limit, high: limit };
 }
 
-/** The bitmap of a strip, with the cells of its grid. */
 function stripOf({ values, kind }, mode) {
   const count = values.length;
   const { columns, rows } = stripGrid(count);
@@ -139,32 +132,27 @@ function stripOf({ values, kind }, mode) {
   return bitmapOf(padded, rows, columns, { ...rangeOf(values, kind), kind, mode });
 }
 
-function outline(context, area, lineWidth, colour) {
-  context.strokeStyle = colour;
-  context.lineWidth = lineWidth;
-  context.strokeRect(area.x - 1, area.y - 1, area.width + 2, area.height + 2);
-}
+const outline = (context, { x, y, width, height }, lineWidth, colour) =>
+  frame(context, x - 1, y - 1, width + 2, height + 2, colour, lineWidth);
 
 function drawBox(context, box, { bitmap, shape, note, colours }) {
   const { node, x, y, width, height, strip } = box;
   const room = width - 2 * BOX.pad;
   context.fillStyle = node.isCopy ? colours.sunk : colours.paper;
   context.fillRect(x, y, width, height);
-  context.strokeStyle = colours.line;
-  context.lineWidth = 1;
-  context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+  frame(context, x + 0.5, y + 0.5, width - 1, height - 1, colours.line);
   context.fillStyle = colours[node.tone];
   context.fillRect(x, y, width, 3);
   context.textAlign = "left";
   context.textBaseline = "alphabetic";
-  let line = y + BOX.pad + 12;
+  let at = y + BOX.pad + 12;
   context.font = `600 13px ${SANS}`;
-  fillFitted(context, node.title, room, x + BOX.pad, line);
+  fillFitted(context, node.title, room, x + BOX.pad, at);
   context.fillStyle = colours.ink;
   context.font = `11px ${SANS}`;
   for (const text of node.how) {
-    line += BOX.line;
-    fillFitted(context, text, room, x + BOX.pad, line);
+    at += BOX.line;
+    fillFitted(context, text, room, x + BOX.pad, at);
   }
   context.fillStyle = colours.muted;
   context.font = `11px ${MONO}`;
@@ -183,21 +171,13 @@ function drawBox(context, box, { bitmap, shape, note, colours }) {
 function drawBlock(context, block, isOpen, colours) {
   context.fillStyle = isOpen ? colours.accent : colours.sunk;
   context.fillRect(block.x, block.y, block.width, block.height);
-  context.strokeStyle = isOpen ? colours.accent : colours.muted;
-  context.lineWidth = 1;
-  context.strokeRect(block.x + 0.5, block.y + 0.5, block.width - 1, block.height - 1);
+  frame(context, block.x + 0.5, block.y + 0.5, block.width - 1, block.height - 1, isOpen ? colours.accent : colours.muted);
   if (block.width < 14) return;
-  context.fillStyle = isOpen ? colours["accent-ink"] : colours.ink;
-  context.font = `12px ${SANS}`;
-  context.textAlign = "center";
-  context.textBaseline = "middle";
-  context.fillText(String(block.layer), block.x + block.width / 2, block.y + block.height / 2);
+  const ink = isOpen ? colours["accent-ink"] : colours.ink;
+  write(context, String(block.layer), block.x + block.width / 2, block.y + block.height / 2, ink, { align: "center" });
 }
 
-const drawWires = (context, wires, colours) =>
-  wires.forEach((wire) => drawWire(context, wire, colours, wire.isStream ? 5 : 1.75));
-
-function drawWire(context, { tone, path, isStream, isUp, isDown, isBent }, colours, lineWidth) {
+function drawWire(context, { tone, path, isStream, isUp, isDown, isBent }, colours, lineWidth = 1.75) {
   const colour = isStream ? colours.glow : tone === "ink" ? colours.muted : colours[tone];
   const [[x, y]] = path;
   const [toX, toY] = path.at(-1);
@@ -229,27 +209,10 @@ function drawArrow(context, x, y, [right, down]) {
 }
 
 function drawPlus(context, { x, y }, colours) {
-  context.fillStyle = colours.raised;
-  context.strokeStyle = colours.ink;
-  context.lineWidth = 1.5;
-  context.beginPath();
-  context.arc(x, y, 10, 0, 2 * Math.PI);
-  context.fill();
-  context.stroke();
-  context.beginPath();
-  context.moveTo(x - 5, y);
-  context.lineTo(x + 5, y);
-  context.moveTo(x, y - 5);
-  context.lineTo(x, y + 5);
-  context.stroke();
-}
-
-function drawTitles(context, titles, colours) {
-  context.textAlign = "left";
-  context.textBaseline = "middle";
-  context.font = `600 13px ${SANS}`;
-  context.fillStyle = colours.ink;
-  for (const [text, x, y] of titles) context.fillText(text, x, y);
+  dot(context, x, y, 10, colours.raised);
+  ring(context, x, y, 10, colours.ink, 1.5);
+  line(context, [[x - 5, y], [x + 5, y]], colours.ink, 1.5);
+  line(context, [[x, y - 5], [x, y + 5]], colours.ink, 1.5);
 }
 
 /** "0.123", or "masked" for a value that is not finite. */

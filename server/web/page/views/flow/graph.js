@@ -2,7 +2,7 @@
 // band is one row of the picture: the residual stream runs along its top, and a sublayer's computation is below it. A
 // node is a tensor: {id, title, tone, about, how, column, row}; id is the point's name without stack and layer. Row
 // -1 is the stream; how: the lines of its formula. A wire is [from, to, tone]; adds: ids of the tensors added to the
-// stream.
+// stream. The Flow view draws the graph; the Journey reads its numbers.
 import { stackAt } from "../../core/model.js";
 import {
   NORMS, attentionBand, mlpBand, nodesOfStack, perLayerBand, placing, recurrenceBand, streamsBand, withLaurel,
@@ -10,8 +10,7 @@ import {
 
 const STREAM = -1;
 
-/** The name of a point of capabilities.points without its stack and block. */
-export const bareName = (point) => point.name.replace(/^(encoder|decoder)\./, "").replace("blocks.{layer}.", "");
+const bareName = (point) => point.name.replace(/^(encoder|decoder)\./, "").replace("blocks.{layer}.", "");
 
 /** The points of a stack by their bare names, only those of this layer. */
 export function pointsOf(capabilities, stackName, layer) {
@@ -35,7 +34,7 @@ function bandsOfStreams(stack, points, window, stream) {
 }
 
 /** The bands of one block. encoderOutput: a node, for the cross-attention of a decoder that has one; else null. */
-export function blockBands(whole, points, layer, encoderOutput) {
+function blockBands(whole, points, layer, encoderOutput) {
   const stack = stackAt(whole, layer);
   const node = nodesOfStack(stack);
   const window = stack.sliding_windows?.[layer] ?? null;
@@ -69,8 +68,7 @@ export function blockBands(whole, points, layer, encoderOutput) {
   ];
 }
 
-/** The tensors before the first block and after the last: [before, behind], nodes in their order. */
-export function endNodes(stack, points) {
+function endNodes(stack, points) {
   const node = nodesOfStack(stack);
   const norm = NORMS[stack.norm];
   const before = [
@@ -81,4 +79,42 @@ export function endNodes(stack, points) {
   ];
   const behind = [node("ln_final.hook_out", 0, 0, [`${norm}(x)`]), node("logits", 0, 0, ["x · W_U"])];
   return [before, behind].map((nodes) => nodes.filter(({ id }) => points.has(id)));
+}
+
+/** {bands, ends, numLayers}; each node has its point, its name in requests, and the name of its norm's scale. */
+export function graphOf(capabilities, stackName, layer, numLayers) {
+  const stack = capabilities.stacks[stackName];
+  const points = pointsOf(capabilities, stackName, layer);
+  const onWire = (point, at) => point.name.replace("{layer}", at);
+  const named = (node) => {
+    if (node.full) return node;
+    const scale = points.get(node.id.replace("hook_out", "hook_scale"));
+    return {
+      ...node,
+      point: points.get(node.id),
+      full: onWire(points.get(node.id), layer),
+      scale: node.id.endsWith("hook_out") ? onWire(scale, layer) : null,
+    };
+  };
+  const bands = blockBands(stack, points, layer, stack.cross_attention ? encoderOutput(capabilities, onWire) : null);
+  return {
+    bands: bands.map((band) => ({ ...band, nodes: band.nodes.map(named) })),
+    ends: endNodes(stack, points).map((nodes) => nodes.map(named)),
+    numLayers,
+  };
+}
+
+/**
+ * The encoder's output for the decoder: the residual stream after its last block, with the final norm if it has one.
+ */
+function encoderOutput(capabilities, onWire) {
+  const last = capabilities.stacks.encoder.num_layers - 1;
+  const own = pointsOf(capabilities, "encoder", last);
+  const point = own.get("ln_final.hook_out") ?? own.get("hook_resid_post");
+  const isState = bareName(point) === "hook_resid_post";
+  return {
+    id: "encoder", title: "encoder out", tone: "key", point, full: onWire(point, last), scale: null, isEncoderOutput: true,
+    how: [isState ? `after its block ${last}` : `${NORMS[capabilities.stacks.encoder.norm]}(x)`],
+    about: "The encoder's output: the decoder's keys and values are computed from it.",
+  };
 }

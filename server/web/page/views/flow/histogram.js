@@ -1,14 +1,12 @@
 // The distribution of a tensor's numbers.
-import { html, useCallback, useMemo, useRef, useState } from "../../core/html.js";
-import { extent, format, grouped } from "../../core/numbers.js";
-import { Picture } from "../../parts/picture.js";
+import { html, useMemo, useRef } from "../../core/html.js";
+import { extent, grouped } from "../../core/numbers.js";
+import { Histogram } from "../../parts/histogram.js";
 import { SaveMenu } from "../../parts/tools.js";
 
 const NUM_BINS = 41;
 const TRIMMED = 0.98; // quantile of a row's sizes, typically at 2.3 times the root mean square
 const BEYOND = 1.5; // times that quantile: the end of the colour scale
-const HEIGHT = 150;
-const FOOT = 20;
 
 /** {norm, mean, deviation, least, most, count} of the finite values: Euclidean length, population deviation. */
 export function statistics(values) {
@@ -27,9 +25,8 @@ export function statistics(values) {
 }
 
 /**
- * The limit of the colour scale for signed numbers: the largest size, or one that suits most numbers of the median
- * row. A very large position (often the first) or a few very large dimensions would leave all others white. width: of
- * a row.
+ * The limit of the colour scale for signed numbers: the largest size, or one that suits most numbers of the median row:
+ * a very large position (often the first) would leave all others white. width: of a row.
  */
 export function colourLimit(values, width = values.length) {
   const limits = [];
@@ -53,62 +50,16 @@ function binned(values) {
 }
 
 /** values: of any shape; name: of the saved files. */
-export function Histogram({ values, name }) {
-  const [hovered, setHovered] = useState(null);
+export function Spread({ values, name }) {
   const picture = useRef(null);
   const { low, step, counts } = useMemo(() => binned(values), [values]);
-  const most = Math.max(...counts, 1);
-  const draw = useCallback(
-    (context, { width, height, colours }) => {
-      const bin = width / NUM_BINS;
-      context.fillStyle = colours.query;
-      counts.forEach((count, i) => {
-        const tall = (count / most) * (height - FOOT - 4);
-        context.fillRect(i * bin + 0.5, height - FOOT - tall, Math.max(bin - 1, 1), tall);
-      });
-      context.fillStyle = colours.muted;
-      context.font = "11px system-ui, sans-serif";
-      context.textBaseline = "alphabetic";
-      const high = low + step * NUM_BINS;
-      context.textAlign = "left";
-      context.fillText(format(low, 3), 0, height - 5);
-      context.textAlign = "right";
-      context.fillText(format(high, 3), width, height - 5);
-      if (low >= 0 || high <= 0) return;
-      const zero = (-low / (high - low)) * width;
-      context.fillRect(zero, 0, 1, height - FOOT);
-      context.textAlign = "center";
-      if (zero > 50 && zero < width - 50) context.fillText("0", zero, height - 5);
-    },
-    [counts, low, step, most],
-  );
-  const overlay = useCallback(
-    (context, { width, height, colours }) => {
-      if (hovered === null) return;
-      context.strokeStyle = colours.ink;
-      context.lineWidth = 1.5;
-      context.strokeRect((hovered * width) / NUM_BINS, 1, width / NUM_BINS, height - FOOT);
-    },
-    [hovered],
-  );
-  const range =
-    hovered === null
-      ? ""
-      : `${format(low + step * hovered, 3)} to ${format(low + step * (hovered + 1), 3)}: ${grouped(counts[hovered])}`;
-  const move = (to) => setHovered(Math.max(0, Math.min(NUM_BINS - 1, to)));
+  const high = low + step * NUM_BINS;
+  const array = { data: counts, shape: [NUM_BINS, 1] };
   return html`<div class="flow-histogram">
     <div class="toolbar"><span class="hint">How the numbers are spread</span>
       <${SaveMenu} picture=${picture} name=${`${name}-histogram`}
-        arrays=${[{ label: "counts", array: { data: counts, shape: [NUM_BINS, 1] },
-          rows: Array.from(counts, (_, i) => low + step * i), columns: ["count"] }]} /></div>
-    <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT} handle=${picture} readout=${range}
-      label=${`Histogram of ${name}: left and right walk its bars`}
-      onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(Math.floor((x / width) * NUM_BINS)))}
-      onKey=${(key) => {
-        const by = { ArrowLeft: -1, ArrowRight: 1 }[key];
-        if (!by) return false;
-        move((hovered ?? (by > 0 ? -1 : NUM_BINS)) + by);
-        return true;
-      }} />
+        arrays=${[{ label: "counts", array, rows: Array.from(counts, (_, i) => low + step * i), columns: ["count"] }]} /></div>
+    <${Histogram} counts=${counts} low=${low} high=${high} ticks=${[0]} height=${150} handle=${picture}
+      label=${`Histogram of ${name}: left and right walk its bars`} describe=${(bin, range) => `${range}: ${grouped(counts[bin])}`} />
   </div>`;
 }

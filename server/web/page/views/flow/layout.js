@@ -12,12 +12,11 @@ const NARROWEST = 112; // a column
 const WIDEST = 230;
 const MARGIN = 6;
 
-export const BOX = { line: LINE, pad: PAD, strip: STRIP };
+export const BOX = { line: LINE, pad: PAD };
 
 const numLines = (nodes) => Math.max(1, ...nodes.map((node) => node.how.length));
 const boxHeight = (nodes) => PAD * 2 + 15 + LINE * numLines(nodes) + LINE + 4 + STRIP;
 
-/** The width of all columns; in a narrower window the picture scrolls. */
 export const narrowest = (bands) => Math.max(...bands.map((band) => band.columns)) * NARROWEST + 2 * MARGIN;
 
 /** The grid of cells for a strip of n numbers: one row for a few numbers, or several lines. */
@@ -27,16 +26,10 @@ export function stripGrid(count) {
   return { columns, rows: Math.ceil(count / columns) };
 }
 
-function boxAt(node, x, y, width, height) {
-  return {
-    node,
-    x,
-    y,
-    width,
-    height,
-    strip: { x: x + PAD, y: y + height - PAD - STRIP, width: width - 2 * PAD, height: STRIP },
-  };
-}
+const boxAt = (node, x, y, width, height) => ({
+  node, x, y, width, height,
+  strip: { x: x + PAD, y: y + height - PAD - STRIP, width: width - 2 * PAD, height: STRIP },
+});
 
 /** The first band: the whole pass, from the embedding through all blocks to the logits. */
 function passBand([before, behind], numLayers, columnWidth, numColumns) {
@@ -57,17 +50,9 @@ function passBand([before, behind], numLayers, columnWidth, numColumns) {
     width: Math.max(step - Math.min(6, step * 0.25), 2),
     height: height * 0.6,
   }));
-  const lines = [
-    {
-      tone: "ink",
-      path: [
-        [MARGIN + columnWidth - GAP, y + height / 2],
-        [MARGIN + numColumns * columnWidth - GAP, y + height / 2],
-      ],
-      isStream: true,
-    },
-  ];
-  return { boxes, blocks, lines, bottom: y + height };
+  const middle = y + height / 2;
+  const path = [[MARGIN + columnWidth - GAP, middle], [MARGIN + numColumns * columnWidth - GAP, middle]];
+  return { boxes, blocks, lines: [{ tone: "ink", path, isStream: true }], bottom: y + height };
 }
 
 /** The layout of a picture of that width: {boxes, blocks, wires, pluses, titles, height}. */
@@ -95,9 +80,8 @@ function layBand(laid, band, top, columnWidth) {
   const firstRow = top + TITLE + height + STREAM_GAP;
   const yOf = (row) => (row < 0 ? top + TITLE : firstRow + row * (height + ROW_GAP));
   const boxes = band.nodes.map((node) => boxAt(node, xOf(node.column), yOf(node.row), width, height));
-  const byId = new Map();
   // If the stream's box is not in the band, a copy of it is drawn below, and wires start at the copy.
-  for (const box of boxes) byId.set(box.node.id, box);
+  const byId = new Map(boxes.map((box) => [box.node.id, box]));
   laid.titles.push([band.title, MARGIN, top + 12]);
   laid.boxes.push(...boxes);
   layStream(laid, band, byId, { streamY, left: MARGIN, right: xOf(band.columns) - GAP });
@@ -105,73 +89,30 @@ function layBand(laid, band, top, columnWidth) {
   return yOf(band.rows - 1) + height;
 }
 
-/** The stream along the top, with a plus at each addition. */
 function layStream(laid, band, byId, { streamY, left, right }) {
   const start = byId.get(band.start);
   const end = byId.get(band.end);
   const from = start && start.node.row < 0 ? start.x + start.width : left;
-  laid.wires.push({
-    tone: "ink",
-    path: [
-      [from, streamY],
-      [end ? end.x : right, streamY],
-    ],
-    isStream: true,
-    from: band.start,
-    to: band.end,
-  });
+  const stream = [[from, streamY], [end ? end.x : right, streamY]];
+  laid.wires.push({ tone: "ink", path: stream, isStream: true, from: band.start, to: band.end });
   for (const id of band.adds) {
     const box = byId.get(id);
     const x = box.x + box.width / 2;
     laid.pluses.push({ x, y: streamY });
-    laid.wires.push({
-      tone: box.node.tone,
-      path: [
-        [x, box.y],
-        [x, streamY + 10],
-      ],
-      isUp: true,
-      from: id,
-      to: band.end,
-    });
+    laid.wires.push({ tone: box.node.tone, path: [[x, box.y], [x, streamY + 10]], isUp: true, from: id, to: band.end });
   }
 }
 
 /** A line between boxes: down from the stream, else from side to side, with the bend near the end. */
 function wire(from, to, tone) {
   const ids = { tone, from: from.node.id, to: to.node.id };
-  const [toX, toY] = [
-    to.x,
-    to.y + to.height * (to.node.row < from.node.row ? 0.62 : to.node.row > from.node.row ? 0.38 : 0.5),
-  ];
-  if (from.node.row < 0) {
-    const x = from.x + from.width / 2;
-    if (to.node.column === from.node.column)
-      return {
-        ...ids,
-        path: [
-          [x, from.y + from.height],
-          [x, to.y],
-        ],
-        isDown: true,
-      };
-    return {
-      ...ids,
-      path: [
-        [x, from.y + from.height],
-        [x, toY],
-        [toX, toY],
-      ],
-      isBent: true,
-    };
-  }
-  return {
-    ...ids,
-    path: [
-      [from.x + from.width, from.y + from.height / 2],
-      [toX, toY],
-    ],
-  };
+  const { row, column } = from.node;
+  const end = [to.x, to.y + to.height * (to.node.row < row ? 0.62 : to.node.row > row ? 0.38 : 0.5)];
+  if (row >= 0) return { ...ids, path: [[from.x + from.width, from.y + from.height / 2], end] };
+  const x = from.x + from.width / 2;
+  const start = [x, from.y + from.height];
+  if (to.node.column === column) return { ...ids, path: [start, [x, to.y]], isDown: true };
+  return { ...ids, path: [start, [x, end[1]], end], isBent: true };
 }
 
 /** {box, cell} of a place in the picture, or {block}, or null. `countOf(node)`: how many numbers its strip shows. */

@@ -16,10 +16,6 @@ export const isOfEncoder = (node) =>
 /** The colour scale of a tensor: weights are never below 0, but their differences can be. */
 export const kindOf = (node, isDifference) => (node.id.endsWith("hook_pattern") && !isDifference ? "sequential" : "diverging");
 
-/** The index of the key head for a query head. */
-export const keyHeadOf = (stack, head) => Math.floor((head * stack.num_kv_heads) / stack.num_heads);
-
-/** The request body for these nodes at one position of one head; null without nodes. */
 function bodyOf(asked, nodes, positions, heads) {
   if (nodes.length === 0) return null;
   const names = [...new Set(nodes.flatMap((node) => [node.full, ...(node.scale ? [node.scale] : [])]))];
@@ -32,13 +28,12 @@ function bodyOf(asked, nodes, positions, heads) {
  * (keys and values: the chosen key), scales a Map of norm id to the norm's divisor; body is the block's request.
  * Logits are omitted because of their number (the vocabulary size).
  */
-export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
+export function useNumbers(graph, { head, keyHead, query, key, encoderKey }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const asked = inputOf(selection, capabilities);
   const nodes = useMemo(() => nodesOf(graph).filter((node) => node.id !== "logits"), [graph]);
   const isReady = selection.text !== "" && query !== null;
-  const keyHead = keyHeadOf(stack, head);
   const useNodes = (wanted, position, itsHead) => {
     const body = bodyOf(asked, nodes.filter(wanted), position, itsHead);
     return { ...useLook(isReady && body ? "v1/trace" : null, body), body };
@@ -54,15 +49,9 @@ export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
     const arrays = Object.assign({}, ...answers.map((answer) => answer.entry?.arrays));
     const found = nodes.filter((node) => node.full in arrays);
     const isDifference = answers.some((answer) => answer.entry?.isDifference);
-    return [
-      new Map(
-        found.map((node) => [
-          node.id,
-          { values: arrays[node.full].data, kind: kindOf(node, isDifference) },
-        ]),
-      ),
-      new Map(found.filter((node) => !isDifference && node.scale in arrays).map((node) => [node.id, arrays[node.scale].data[0]])),
-    ];
+    const strips = found.map((node) => [node.id, { values: arrays[node.full].data, kind: kindOf(node, isDifference) }]);
+    const normed = found.filter((node) => !isDifference && node.scale in arrays);
+    return [new Map(strips), new Map(normed.map((node) => [node.id, arrays[node.scale].data[0]]))];
   }, [nodes, ...answers.map((answer) => answer.entry)]);
   const failed = answers.find((answer) => answer.error);
   return {

@@ -1,17 +1,17 @@
 // One open tensor: all its rows as a heat map, its computation with the real numbers, statistics and histogram.
 import { useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo, useRef } from "../../core/html.js";
 import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
-import { counted, format, grouped } from "../../core/numbers.js";
+import { counted, format, grouped, indices } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { Card, SaveMenu } from "../../parts/tools.js";
 import { derivation } from "./derivation.js";
 import { cellText, rangeOf } from "./diagram.js";
-import { Histogram, statistics } from "./histogram.js";
-import { isOfEncoder, isOfKey, keyHeadOf, kindOf } from "./numbers.js";
+import { Spread, statistics } from "./histogram.js";
+import { isOfEncoder, isOfKey, kindOf } from "./numbers.js";
 
 const MOST_VALUES = 2_000_000; // 8 MB; of longer tensors the rows around the chosen one
 
@@ -23,7 +23,6 @@ function rowsAround(position, count, width) {
   return Array.from({ length: most }, (_, i) => first + i);
 }
 
-/** node, place: as in flow.js; strips: for the derivation; scale: a norm's divisor. */
 export function Opened({ node, place, strips, scale }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -35,7 +34,7 @@ export function Opened({ node, place, strips, scale }) {
   const width = isMap ? keys.length : node.point.shape.at(-1);
   const positions = rowsAround(position, tokens.length, width);
   const headAxis = node.point.axes.find((axis) => axis === "head" || axis === "kv_head");
-  const head = headAxis === "kv_head" ? keyHeadOf(place.stack, place.head) : place.head;
+  const head = headAxis === "kv_head" ? place.keyHead : place.head;
   const body = {
     ...inputOf(selection, capabilities),
     points: [node.full],
@@ -47,10 +46,8 @@ export function Opened({ node, place, strips, scale }) {
   const difference = useDifferenceName();
   const array = answer.entry?.arrays[node.full];
   const rows = (positions ?? tokens.map((_, i) => i)).map((i) => ({ index: i, token: tokens[i] }));
-  return html`<section class="card flow-opened">
-    <header><h2>${node.title} <code>${node.full}</code>${difference && ` ${difference}`}</h2>
-      <${CopyMenu} route="v1/trace" body=${body} />
-    </header>
+  return html`<${Card} class="flow-opened" copy=${{ route: "v1/trace", body }}
+      title=${html`${node.title} <code>${node.full}</code>${difference && ` ${difference}`}`}>
     <p>${node.about}</p>
     ${!difference && html`<${Derivation} node=${node} place=${place} strips=${strips} scale=${scale} />`}
     ${positions && html`<p class="hint">Rows ${grouped(positions[0])} to ${grouped(positions.at(-1))} of${" "}
@@ -62,38 +59,27 @@ export function Opened({ node, place, strips, scale }) {
         rows=${rows} width=${width} keys=${isMap ? keys : null}
         position=${position} keyPosition=${ofEncoder || node.id.startsWith("cross_attn.") ? place.encoderKey
           : place.key} head=${headAxis ? head : null} />`}<//>
-  </section>`;
+  <//>`;
 }
 
 function Derivation({ node, place, strips, scale }) {
   const lines = derivation(node, { place, strips, scale });
-  return (
-    lines.length > 0 &&
-    html`<ol class="derivation">${lines.map(([text, shape]) =>
-      html`<li><code>${text}</code>${shape && html` <span class="hint">${shape}</span>`}</li>`)}</ol>`
-  );
+  return lines.length > 0 && html`<ol class="derivation">${lines.map(([text, shape]) =>
+    html`<li><code>${text}</code>${shape && html` <span class="hint">${shape}</span>`}</li>`)}</ol>`;
 }
 
 function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosition, head }) {
-  const [hovered, setHovered] = useState(null);
   const picture = useRef(null);
-  const rowNames = useMemo(
-    () => rows.map(({ token }) => token),
-    [rows.map(({ index, token }) => `${index}${token}`).join()],
-  );
-  const columnNames = useMemo(() => keys ?? Array.from({ length: width }, (_, i) => String(i)), [keys, width]);
+  const rowNames = useMemo(() => rows.map(({ token }) => token), [rows.map(({ index, token }) => `${index}${token}`).join()]);
+  const columnNames = useMemo(() => keys ?? indices(width), [keys, width]);
   const kind = kindOf(node, isDifference);
   const range = useMemo(() => rangeOf(data, kind, width), [data, kind, width]);
   const row = rows.findIndex(({ index }) => index === position);
   const selected = useMemo(() => ({ row, column: keys ? keyPosition : null }), [row, keys, keyPosition]);
-  const pick = (cell) =>
-    select(
-      keys
-        ? { query: rows[cell.row].index, key: cell.column }
-        : isOfKey(node)
-          ? { key: rows[cell.row].index }
-          : { query: rows[cell.row].index },
-    );
+  const pick = (cell) => {
+    const { index } = rows[cell.row];
+    select(keys ? { query: index, key: cell.column } : { [isOfKey(node) ? "key" : "query"]: index });
+  };
   const columnTitle = keys ? "key" : node.point.axes.at(-1);
   const describe = (r, c) => {
     const column = keys ? `${c} “${shownToken(keys[c])}”` : `${columnTitle} ${c}`;
@@ -108,9 +94,7 @@ function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosi
     () => (kind === "diverging" ? data.reduce((sum, value) => sum + (Number.isFinite(value) && Math.abs(value) > range.high), 0) : 0),
     [data, kind, range],
   );
-  const saved = [
-    { label: "tensor", array: { data, shape: [rows.length, width] }, rows: rowNames, columns: columnNames },
-  ];
+  const saved = [{ label: "tensor", array: { data, shape: [rows.length, width] }, rows: rowNames, columns: columnNames }];
   return html`<div class="flow-tensor">
     <div>
       <div class="toolbar"><span class="hint">${axes}${head === null ? "" : `, head ${head}`}: [${rows.length}, ${width}]</span>
@@ -119,7 +103,7 @@ function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosi
         rowTitle=${keys ? "query" : "position"} columnTitle=${columnTitle}
         kind=${kind} low=${range.low} high=${range.high} square=${Boolean(keys)} maxCell=${keys ? 26 : 22}
         label=${`${node.title}: ${keys ? "queries by keys" : `positions by ${columnTitle}`}`}
-        selected=${selected} hovered=${hovered} onHover=${setHovered} onPick=${pick} describe=${describe} handle=${picture} />
+        selected=${selected} onPick=${pick} describe=${describe} handle=${picture} />
       <${ColourScale} ...${range} kind=${kind} />
       ${beyond > 0 && html`<p class="hint">The colours end at ±${format(range.high, 3)}, so that the other rows can be seen too.${" "}
         ${counted(beyond, "number")} beyond, up to ${format(Math.max(ofAll.most, -ofAll.least))} in size,
@@ -134,7 +118,7 @@ function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosi
             html`<tr key=${name}><th scope="row">${title}</th><td>${write(ofRow[name])}</td><td>${write(ofAll[name])}</td></tr>`,
         )}</tbody>
       </table>
-      <${Histogram} values=${data} name=${node.full} />
+      <${Spread} values=${data} name=${node.full} />
     </div>
   </div>`;
 }

@@ -1,13 +1,7 @@
 // The name, the colour and a one-line description of each tensor in the flow.
+import { TERMS } from "../../parts/terms.js";
 
-const NORMED = {
-  rmsnorm:
-    "Each vector is divided by its root mean square and weighted, " +
-    "so that the sublayer reads directions, not lengths.",
-  layernorm:
-    "From each vector its mean is taken, it is divided by its standard deviation, then weighted and shifted, " +
-    "so that the sublayer reads directions, not lengths.",
-};
+const NORMS = { rmsnorm: "RMSNorm", layernorm: "LayerNorm" };
 const TURNED = {
   rotary: "Rotated by angles that grow with the position: q·k then depends on how far apart the two words are.",
   normed: "Brought to a standard length before they are compared.",
@@ -19,11 +13,7 @@ const WORDS = {
   hook_embed: ["embedding", "ink", "The vector of each token, independent of its context."],
   hook_pos_embed: ["+ position", "ink", "The addition for the position in the text."],
   hook_token_type_embed: ["+ token type", "ink", "The addition for the segment of the text."],
-  hook_resid_pre: [
-    "x",
-    "ink",
-    "The residual stream as this block finds it: the embedding, and all that was added to it so far.",
-  ],
+  hook_resid_pre: ["x", "ink", "The residual stream as this block finds it: the embedding, and all that was added to it so far."],
   hook_predicted: ["x seen", "ink", "The input of this block: a mixture of the streams."],
   hook_laurel_out: ["around", "ink", `A path parallel to the attention, through a few numbers: ${ADDED}`],
   hook_resid_mid: ["x mid", "ink", "The stream after the addition of attention."],
@@ -35,11 +25,7 @@ const WORDS = {
   hook_q: ["q", "query", "The query: the content that the word at the chosen position looks for."],
   hook_k: ["k", "key", "The key: a description of the word's content."],
   hook_v: ["v", "value", "The value: the content that a word passes on."],
-  hook_attn_scores: [
-    "scores",
-    "ink",
-    "How well each key answers the query. Masked scores are minus infinity, and left blank here.",
-  ],
+  hook_attn_scores: ["scores", "ink", "How well each key answers the query. Masked scores are minus infinity, and left blank here."],
   hook_pattern: ["pattern", "ink", "The attention: how much of each word is taken. Every row sums to 1."],
   hook_z: ["z", "value", "The values, weighted by the pattern."],
   hook_result: ["result", "value", "The output of this head, in the width of the stream."],
@@ -54,11 +40,7 @@ const WORDS = {
   hook_dense_out: ["of the mlp", "ink", "The normed output of the shared mlp."],
   hook_experts_out: ["of experts", "ink", "The normed sum of the chosen experts' outputs."],
   hook_mlp_out: ["mlp out", "ink", `The output of the neurons: ${ADDED}`],
-  logits: [
-    "logits",
-    "ink",
-    "A number for every token of the vocabulary: softmax turns them into the probabilities of the next token.",
-  ],
+  logits: ["logits", "ink", "A number for every token of the vocabulary: softmax turns them into the probabilities of the next token."],
 };
 
 /** The same by full name, for points with an ambiguous last part. */
@@ -71,16 +53,11 @@ const WHOLE = {
   "conv.hook_out": ["gated out", "ink", "Each number's mixture over a few words, times the gate."],
 };
 
-/** {title, tone, about} of a point of a stack. */
 export function wordsOf(id, stack) {
   const name = id.split(".").at(-1);
-  if (id in WHOLE) {
-    const [title, tone, about] = WHOLE[id];
-    return { title, tone, about };
-  }
-  if (name === "hook_out") {
+  if (name === "hook_out" && !(id in WHOLE)) {
     const title = id.startsWith("ln_final") ? "final norm" : id.startsWith("embed") ? "norm" : "n";
-    return { title, tone: "ink", about: NORMED[stack.norm] };
+    return { title, tone: "ink", about: TERMS[NORMS[stack.norm]] };
   }
   if (name === "hook_rot_q" || name === "hook_rot_k") {
     const isQuery = name.endsWith("q");
@@ -90,6 +67,6 @@ export function wordsOf(id, stack) {
   if (name === "hook_pattern" && stack.attention_sinks) {
     return { title: "pattern", tone: "ink", about: "The attention: how much of each word is taken. The head's sink takes the rest." };
   }
-  const [title, tone, about] = WORDS[name === "hook_pre" && stack.gated_mlp ? "hook_pre_gate" : name];
+  const [title, tone, about] = WHOLE[id] ?? WORDS[name === "hook_pre" && stack.gated_mlp ? "hook_pre_gate" : name];
   return { title, tone, about };
 }

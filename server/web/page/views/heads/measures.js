@@ -15,9 +15,8 @@ export const MEASURES = {
     unit: "weight",
     lack: TOO_SHORT,
     about:
-
-        "How much each token looks at the one just before it. Such heads give every token information about its neighbour; " +
-        "induction is built on them.",
+      "How much each token looks at the one just before it. Such heads give every token information about its neighbour; " +
+      "induction is built on them.",
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">q − 1</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
   },
@@ -70,7 +69,6 @@ export const MEASURES = {
   },
 };
 
-/** The measure with that name, or a default one. */
 export const measureNamed = (name, other) => (name in MEASURES ? name : other);
 
 /** [{layer, head, scores: {measure: number}}] of a /v1/heads answer, by layer; a score without a value is NaN. */

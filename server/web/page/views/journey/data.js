@@ -7,8 +7,7 @@ import { useSelection } from "../../core/state.js";
 import { useStrongestPair } from "../../core/strongest.js";
 import { placing } from "../flow/bands.js";
 import { nodesOf } from "../flow/diagram.js";
-import { pointsOf } from "../flow/graph.js";
-import { graphOf } from "../flow/named_graph.js";
+import { graphOf, pointsOf } from "../flow/graph.js";
 import { useNumbers } from "../flow/numbers.js";
 
 const MOST_WORDS = 24; // rows and columns of the grid; a longer text shows only those up to the chosen ones

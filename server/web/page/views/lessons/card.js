@@ -73,7 +73,7 @@ const isFor = (part, { kind, architecture, family, model }) =>
 function isThere(step, capabilities) {
   const view = VIEWS.find(({ id }) => id === step.view);
   const hasFields = Object.keys(step.select ?? {}).every((field) => field in initialState);
-  return view && (view.opensAnyway || !view.lacks?.(capabilities)) && hasFields && isFor(step, capabilities);
+  return view && !view.lacks?.(capabilities) && hasFields && isFor(step, capabilities);
 }
 
 function Walk({ lesson, steps }) {

@@ -1,11 +1,12 @@
 // The whole vocabulary as one falling curve with logarithmic axes; the filled part has the tokens that can be
 // sampled.
-import { html, useCallback, useRef, useState } from "../../core/html.js";
+import { html, useCallback, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { grouped, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
+import { dot, line, path, write } from "../../parts/ink.js";
 import { Picture } from "../../parts/picture.js";
-import { SaveMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 import { useName } from "./row.js";
 
 const MARGIN = { left: 58, right: 14, top: 14, bottom: 36 };
@@ -15,7 +16,6 @@ const SMALLEST = 1e-10; // below that, the axis ends
 /** found: a token to mark, or null. */
 export function Curve({ row, drawn, found }) {
   const [hovered, setHovered] = useState(null); // a rank, from 1
-  const picture = useRef(null);
   const count = row.order.length;
   const token = hovered === null ? found : row.order[hovered - 1];
   const name = useName(row, token);
@@ -25,22 +25,16 @@ export function Curve({ row, drawn, found }) {
     (context, { width, colours }) => {
       if (hovered === null) return;
       const x = axes.x(hovered, width);
-      context.strokeStyle = colours.ink;
-      strokeLine(context, [x, MARGIN.top], [x, HEIGHT - MARGIN.bottom]);
+      line(context, [[x, MARGIN.top], [x, HEIGHT - MARGIN.bottom]], colours.ink);
     },
     [hovered, drawn],
   );
   const move = (rank) => setHovered(Math.max(1, Math.min(count, rank)));
   const step = (rank, by) => (by > 0 ? Math.max(rank + 1, Math.round(rank * 1.1)) : Math.min(rank - 1, Math.round(rank / 1.1)));
-  return html`<section class="card">
-    <header><h2>The whole vocabulary, sorted</h2>
-      <${SaveMenu} picture=${picture} name="next-token" arrays=${[{
-        label: "probabilities by id",
-        array: { data: together(drawn), shape: [2, count] },
-        rows: ["softmax", "drawn"],
-      }]} />
-    </header>
-    <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT} handle=${picture}
+  const saved = { label: "probabilities by id", rows: ["softmax", "drawn"],
+    lists: [drawn.probabilities, drawn.kept].map((list) => Array.from(list)) };
+  return html`<${Card} title="The whole vocabulary, sorted" save=${{ name: "next-token", arrays: [saved] }}>
+    <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT}
       label=${`Probability of all ${count} tokens by rank, at temperature ${drawn.temperature}; ${drawn.numKept} are kept`}
       onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(axes.rankAt(x, width)))}
       onPick=${() => hovered !== null && select({ next_find: `#${row.order[hovered - 1]}` })}
@@ -54,21 +48,13 @@ export function Curve({ row, drawn, found }) {
       readout=${token === null ? "" : told(row, drawn, token, name)} />
     <p class="hint">Filled: the distribution for drawing. Thin line: only softmax. A straight line would be Zipf's law. Point to
       name a token, click to mark it.</p>
-  </section>`;
+  <//>`;
 }
 
 function told(row, drawn, token, name) {
   const cut = drawn.cutBy(token);
   const fate = cut ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`;
   return `rank ${grouped(row.ranks[token])} “${shownToken(name)}”: ${percent(drawn.probabilities[token])}, ${fate}`;
-}
-
-/** Both distributions under each other, float32, [2, V]. */
-function together({ probabilities, kept }) {
-  const both = new Float32Array(2 * kept.length);
-  both.set(probabilities);
-  both.set(kept, kept.length);
-  return both;
 }
 
 function axesOf(least, most, count) {
@@ -96,66 +82,40 @@ function drawCurve(context, { width, colours }, { row, drawn, axes, found }) {
   const end = axes.x(drawn.numKept, width);
   after.push([end, axes.y(drawn.kept[row.order[drawn.numKept - 1]])]);
   const ground = HEIGHT - MARGIN.bottom;
-  context.fillStyle = colours.query;
+  context.fillStyle = colours.accent;
   context.globalAlpha = 0.2;
   path(context, [[MARGIN.left, ground], ...after, [end, ground]]);
   context.fill();
   context.globalAlpha = 1;
-  context.strokeStyle = colours.query;
-  context.lineWidth = 2.5;
-  path(context, after);
-  context.stroke();
-  context.strokeStyle = colours.ink;
-  context.lineWidth = 1.2;
-  path(context, before);
-  context.stroke();
+  line(context, after, colours.accent, 2.5);
+  line(context, before, colours.ink, 1.2);
   if (drawn.numKept < row.order.length) drawEdge(context, end, width, colours, drawn.numKept);
-  if (found !== null) drawFound(context, axes.x(row.ranks[found], width), axes.y(drawn.probabilities[found]), colours);
+  if (found !== null) dot(context, axes.x(row.ranks[found], width), axes.y(drawn.probabilities[found]), 5, colours.ink);
 }
 
-/** The cut of the truncation, with its label on the side with more space. */
 function drawEdge(context, x, width, colours, numKept) {
-  context.strokeStyle = colours.key;
-  context.lineWidth = 1.5;
-  const ground = HEIGHT - MARGIN.bottom;
-  for (let y = MARGIN.top; y < ground; y += 7) strokeLine(context, [x, y], [x, Math.min(y + 4, ground)]);
+  context.setLineDash([4, 3]);
+  line(context, [[x, MARGIN.top], [x, HEIGHT - MARGIN.bottom]], colours.ink, 1.5);
+  context.setLineDash([]);
   const isLeft = x > width * 0.6;
-  context.fillStyle = colours.key;
-  context.font = "600 11px system-ui, sans-serif";
-  context.textBaseline = "middle";
-  context.textAlign = isLeft ? "right" : "left";
-  context.fillText(isLeft ? `${grouped(numKept)} kept | rest cut` : `${grouped(numKept)} kept, the rest cut →`,
-    x + (isLeft ? -6 : 6), MARGIN.top + 8);
-}
-
-function drawFound(context, x, y, colours) {
-  context.fillStyle = colours.key;
-  context.beginPath();
-  context.arc(x, y, 5, 0, 2 * Math.PI);
-  context.fill();
+  const text = isLeft ? `${grouped(numKept)} kept | rest cut` : `${grouped(numKept)} kept, the rest cut →`;
+  write(context, text, x + (isLeft ? -6 : 6), MARGIN.top + 8, colours.ink, { size: 11, weight: "600", align: isLeft ? "right" : "left" });
 }
 
 function drawAxes(context, width, colours, { low, high, widest, x, y }) {
-  context.font = "11px system-ui, sans-serif";
-  context.lineWidth = 1;
-  context.textBaseline = "middle";
-  context.textAlign = "right";
+  const name = (text, left, middle, align = "center") => write(context, text, left, middle, colours.muted, { size: 11, align });
   const step = Math.max(1, Math.ceil((high - low) / 6));
   for (let power = high; power >= low; power -= step) {
-    context.strokeStyle = colours.line;
-    strokeLine(context, [MARGIN.left, y(10 ** power)], [width - MARGIN.right, y(10 ** power)]);
-    context.fillStyle = colours.muted;
-    context.fillText(power > -5 ? percent(10 ** power) : `10${raised(power)}`, MARGIN.left - 6, y(10 ** power));
+    const middle = y(10 ** power);
+    line(context, [[MARGIN.left, middle], [width - MARGIN.right, middle]], colours.line);
+    name(power > -5 ? percent(10 ** power) : `10${raised(power)}`, MARGIN.left - 6, middle, "right");
   }
-  context.textAlign = "center";
   for (let power = 0; power <= widest; power += 1) {
-    context.strokeStyle = colours.line;
-    strokeLine(context, [x(10 ** power, width), MARGIN.top], [x(10 ** power, width), HEIGHT - MARGIN.bottom]);
-    context.fillStyle = colours.muted;
-    context.fillText(grouped(10 ** power), x(10 ** power, width), HEIGHT - 24);
+    const left = x(10 ** power, width);
+    line(context, [[left, MARGIN.top], [left, HEIGHT - MARGIN.bottom]], colours.line);
+    name(grouped(10 ** power), left, HEIGHT - 24);
   }
-  context.fillStyle = colours.muted;
-  context.fillText("rank", (MARGIN.left + width) / 2, HEIGHT - 8);
+  name("rank", (MARGIN.left + width) / 2, HEIGHT - 8);
 }
 
 const raised = (power) => String(power).replace("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
@@ -168,14 +128,4 @@ function ranksPerPixel(axes, width, count) {
     if (ranks.at(-1) !== rank) ranks.push(rank);
   }
   return ranks;
-}
-
-function path(context, points) {
-  context.beginPath();
-  points.forEach(([x, y], i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
-}
-
-function strokeLine(context, from, to) {
-  path(context, [from, to]);
-  context.stroke();
 }

@@ -45,7 +45,6 @@ export function Find({ row, drawn, onPick }) {
   </section>`;
 }
 
-/** The tokens of a text, and the probability of the first one. */
 function Read({ text, row, drawn, onPick }) {
   const { data, error } = usePieces(text);
   if (error) return html`<${Problem} error=${error} />`;

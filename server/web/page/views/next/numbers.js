@@ -6,7 +6,7 @@ import { Term } from "../../parts/term.js";
 import { TokenName } from "../../parts/token_name.js";
 import { useName } from "./row.js";
 
-/** row, drawn: see row.js and distribution.js. */
+/** row, drawn: see row.js. */
 export function Numbers({ row, drawn }) {
   const { order } = row;
   return html`<div>
@@ -22,7 +22,6 @@ export function Numbers({ row, drawn }) {
   </div>`;
 }
 
-/** The prediction after the row's position (an encoder: at its position), and the text's actual token there. */
 export function Sentence({ row, drawn }) {
   const { tokens, position, order, actual } = row;
   const isEncoder = useCapabilities().kind === "encoder";
@@ -34,7 +33,8 @@ export function Sentence({ row, drawn }) {
   </p>`;
 }
 
-const Fact = ({ name, note, children }) =>
+/** One number with its name and a note. */
+export const Fact = ({ name, note, children }) =>
   html`<div><dt>${name}</dt><dd><b class="number">${children}</b><span>${note}</span></dd></div>`;
 
 function Name({ row, token }) {
@@ -50,14 +50,12 @@ function Actual({ row, drawn }) {
     rank ${row.rankOf(token)}, ${percent(chance)}, ${surprise}.</span>`;
 }
 
-/** The total probability of the kept tokens. */
 function massOf({ probabilities, kept }) {
   let mass = 0;
   for (let token = 0; token < kept.length; token += 1) if (kept[token] > 0) mass += probabilities[token];
   return Math.min(mass, 1);
 }
 
-/** Softmax with the numbers of the likeliest token. */
 function Formula({ row, drawn }) {
   const { temperature } = drawn;
   const best = row.order[0];

@@ -1,10 +1,11 @@
 // Softmax of numbers typed by the reader, at any temperature, with its entropy.
-import { html } from "../../core/html.js";
+import { classes, html } from "../../core/html.js";
 import { entropy, format, softmax } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { Scrolled } from "../../parts/scrolled.js";
 import { Temperature } from "../../parts/slider.js";
+import { Table } from "../../parts/table.js";
 
 const MOST = 20;
 const BESIDE = [0.5, 1, 2]; // temperatures that are always shown
@@ -44,18 +45,12 @@ export function OwnLogits() {
 }
 
 function Shares({ logits, columns, chosen }) {
-  const mark = (t) => (t === chosen ? "on" : undefined);
-  return html`<${Scrolled} label="Softmax of the numbers">
-    <table class="plain-table" aria-label="Softmax of the numbers at several temperatures">
-    <thead><tr><th scope="col">logit</th>${columns.map(({ t }) => html`<th scope="col" class=${mark(t)}>T = ${format(t, 4)}</th>`)}
-    </tr></thead>
-    <tbody>${logits.map((logit, i) => html`<tr><th scope="row" class="number">${format(logit, 6)}</th>
-      ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>
-        <span class="share" aria-hidden="true" style=${{ width: `${Math.round(shares[i] * 60)}px` }}></span>
-        ${shares[i].toFixed(3)}</td>`)}</tr>`)}
-    <tr><th scope="row">entropy, nats</th>
-      ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>${format(entropy(shares), 3)}</td>`)}</tr>
-    <tr><th scope="row">as many equal choices</th>
-      ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>${format(Math.exp(entropy(shares)), 3)}</td>`)}
-    </tr></tbody></table><//>`;
+  const mark = ({ t }, content) => html`<td class=${classes("number", t === chosen && "on")}>${content}</td>`;
+  const shares = (i) => columns.map((column) => mark(column, html`<span class="share" aria-hidden="true"
+    style=${{ width: `${Math.round(column.shares[i] * 60)}px` }}></span> ${column.shares[i].toFixed(3)}`));
+  const measured = (of) => columns.map((column) => mark(column, format(of(entropy(column.shares)), 3)));
+  return html`<${Scrolled} label="Softmax of the numbers"><${Table} aria-label="Softmax of the numbers at several temperatures"
+    names=${["logit", ...columns.map(({ t }) => `T = ${format(t, 4)}`)]} rows=${[
+      ...logits.map((logit, i) => [format(logit, 6), ...shares(i)]),
+      ["entropy, nats", ...measured((nats) => nats)], ["as many equal choices", ...measured(Math.exp)]]} /><//>`;
 }

@@ -3,11 +3,11 @@ import { OTHER, sidesOfRequest, useDifferenceName } from "../../core/compare.js"
 import { useJson } from "../../core/fetching.js";
 import { html, useMemo } from "../../core/html.js";
 import { clamp, inputOf, useCapabilities, useTokens } from "../../core/model.js";
-import { extent, format } from "../../core/numbers.js";
+import { format, sizeOf } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Answer } from "../../parts/problem.js";
 import { Tokens } from "../../parts/tokens.js";
-import { CopyMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 
 export function TextScore() {
   const selection = useSelection();
@@ -19,19 +19,21 @@ export function TextScore() {
   const { tokens } = useTokens(text); // decoded with the text around them
   const logprobs = answer.data?.choices[0].logprobs;
   const names = !answer.isStale && tokens.length === logprobs?.tokens.length ? tokens : logprobs?.tokens;
-  return html`<section class="card text-score">
-    <header><h2>The text, as the model expected it${difference && `: ${difference}`}</h2>
-      <${CopyMenu} route="v1/completions" body=${body} /></header>
+  return html`<${Card} class="text-score" title=${`The text, as the model expected it${difference && `: ${difference}`}`}
+      copy=${{ route: "v1/completions", body }}>
     <${Answer} answer=${other && !first.data ? first : answer}>${() => other
       ? html`<${Changed} tokens=${names} values=${[first, answer].map(({ data }) => data.choices[0].logprobs.token_logprobs)}
           query=${query} />`
       : html`<${Score} tokens=${names} values=${logprobs.token_logprobs} query=${query} />`}<//>
-  </section>`;
+  <//>`;
 }
 
 const bodyOf = ({ input: prompt, ...rest }) => ({ prompt, ...rest, max_tokens: 0, echo: true, logprobs: 0 });
 
 const useScore = (given) => useJson(given ? "v1/completions" : null, given && bodyOf(given));
+
+const Scored = ({ tokens, query, ...more }) => html`<${Tokens} tokens=${tokens} query=${clamp(query, tokens.length)}
+  onPick=${(position) => select({ query: Math.max(0, position - 1) })} ...${more} />`;
 
 /** The change of each token's log probability, in nats; none for texts of different lengths. */
 function Changed({ tokens, values: [before, after], query }) {
@@ -41,9 +43,8 @@ function Changed({ tokens, values: [before, after], query }) {
     html`<span class="hint">The token became${" "}
       <b class="positive">likelier</b> or <b class="negative">less likely</b>, in nats.</span>`}</p>`;
   if (before.length !== after.length) return said;
-  return html`${said}<${Tokens} tokens=${tokens} weights=${apart} isSigned largest=${Math.max(...extent(apart).map(Math.abs)) || 1}
-    query=${clamp(query, tokens.length)} write=${format} label="Tokens by how much likelier they became"
-    onPick=${(position) => select({ query: Math.max(0, position - 1) })} />`;
+  return html`${said}<${Scored} tokens=${tokens} query=${query} weights=${apart} isSigned largest=${sizeOf(apart)} write=${format}
+    label="Tokens by how much likelier they became" />`;
 }
 
 function perplexityOf(values) {
@@ -59,6 +60,5 @@ function Score({ tokens, values, query }) {
       ${scored.length > 0 && html`Perplexity of the text <b class="number">${format(perplexity)}</b>: a mean surprise of${" "}
         ${format(Math.log(perplexity))} nats per token. `}
       <span class="hint">The deeper the colour, the likelier the token was (temperature 1). Click one to see its alternatives.</span></p>
-    <${Tokens} tokens=${tokens} weights=${chances} query=${clamp(query, tokens.length)}
-      label="Tokens by the probability they had" onPick=${(position) => select({ query: Math.max(0, position - 1) })} />`;
+    <${Scored} tokens=${tokens} query=${query} weights=${chances} label="Tokens by the probability they had" />`;
 }

@@ -1,37 +1,27 @@
 // A small line of the last values, the newest at the right.
 import { html, useCallback } from "../../core/html.js";
+import { line, path } from "../../parts/ink.js";
 import { Picture } from "../../parts/picture.js";
 
+const HEIGHT = 44;
+
 /** values: the newest last; most: the number that fills the width; 0 is at the bottom. */
-export function Spark({ values, most, label, height = 44 }) {
+export function Spark({ values, most, label }) {
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {
       const top = Math.max(...values, 1e-12);
-      const xOf = (i) => width - ((values.length - 1 - i) * width) / (most - 1);
-      const yOf = (value) => tall - 3 - (value / top) * (tall - 8);
-      context.strokeStyle = colours.line;
-      context.lineWidth = 1;
-      context.beginPath();
-      context.moveTo(0, tall - 2.5);
-      context.lineTo(width, tall - 2.5);
-      context.stroke();
+      const places = values.map((value, i) =>
+        [width - ((values.length - 1 - i) * width) / (most - 1), tall - 3 - (value / top) * (tall - 8)]);
+      line(context, [[0, tall - 2.5], [width, tall - 2.5]], colours.line);
       if (values.length < 2) return;
-      context.fillStyle = colours.query;
+      path(context, [[places[0][0], tall - 3], ...places, [width, tall - 3]]);
+      context.fillStyle = colours.accent;
       context.globalAlpha = 0.15;
-      context.beginPath();
-      context.moveTo(xOf(0), tall - 3);
-      values.forEach((value, i) => context.lineTo(xOf(i), yOf(value)));
-      context.lineTo(width, tall - 3);
-      context.closePath();
       context.fill();
       context.globalAlpha = 1;
-      context.strokeStyle = colours.query;
-      context.lineWidth = 1.5;
-      context.beginPath();
-      values.forEach((value, i) => (i === 0 ? context.moveTo(xOf(i), yOf(value)) : context.lineTo(xOf(i), yOf(value))));
-      context.stroke();
+      line(context, places, colours.accent, 1.5);
     },
     [values, most],
   );
-  return html`<${Picture} draw=${draw} height=${height} label=${label} />`;
+  return html`<${Picture} draw=${draw} height=${HEIGHT} label=${label} />`;
 }

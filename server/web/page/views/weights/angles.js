@@ -1,35 +1,26 @@
 // Angles between vectors: the matrix of their cosines next to the identity, which it equals for orthogonal vectors.
 import { useAnswer } from "../../core/fetching.js";
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo, useState } from "../../core/html.js";
 import { clamp, useHead } from "../../core/model.js";
-import { format, grouped } from "../../core/numbers.js";
+import { format, grouped, indices } from "../../core/numbers.js";
+import { gram, transposed, unitRows } from "../../core/projection.js";
 import { select, useSelection } from "../../core/state.js";
 import { piecesOf } from "../../core/texts.js";
-import { Choices } from "../../parts/choices.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { DelayedText } from "../../parts/shared_bar.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { useLackOfWeights, usePrefix, useWeight, WeightCard } from "./asks.js";
+import { LayerPicker, useLackOfWeights, useWeight, WeightCard } from "./asks.js";
 
 const MOST = 48; // vectors
 const askPieces = (text) => piecesOf(text);
 
-export function Angles() {
-  const selection = useSelection();
-  const isOfWords = selection.weights_between === "words";
-  return html`${isOfWords ? html`<${OfWords} />` : html`<${OfNeurons} />`}`;
-}
+export const Angles = () => (useSelection().weights_between === "words" ? html`<${OfWords} />` : html`<${OfNeurons} />`);
 
-function Between({ value }) {
-  return html`<div class="toolbar"><${Choices} label="Between" value=${value}
-      choices=${[["words", "words (rows of W_E)"], ["vectors", "neurons (columns of W_in)"]]}
-      onPick=${(weights_between) => select({ weights_between })} />
-    <${Choices} label="Shown" value=${useSelection().weights_less} choices=${[[false, "WᵀW"], [true, "WᵀW − I"]]}
-      onPick=${(weights_less) => select({ weights_less })} /></div>`;
-}
+const Between = () => html`<div class="toolbar"><${FieldChoices} field="weights_between" label="Between"
+    choices=${[["words", "words (rows of W_E)"], ["vectors", "neurons (columns of W_in)"]]} />
+  <${FieldChoices} field="weights_less" label="Shown" choices=${[[false, "WᵀW"], [true, "WᵀW − I"]]} /></div>`;
 
-/** The embeddings of typed words. */
 function OfWords() {
   const { weights_words: words } = useSelection();
   const lack = useLackOfWeights();
@@ -37,8 +28,8 @@ function OfWords() {
   const chosen = useMemo(() => unique(pieces.data), [pieces.data]);
   const weight = useWeight(chosen.ids.length ? "W_E" : null, { rows: chosen.ids.join(",") });
   return html`<${Shown} title="Right angles: the vectors of words" weight=${weight} names=${chosen.tokens} error=${pieces.error}
-    about=${html`<${Between} value="words" /><${DelayedText} label="Words" rows=${2} value=${words}
-      onText=${(value) => select({ weights_words: value })} />`} turned=${false} />`;
+    turned=${false}><${DelayedText} label="Words" rows=${2} value=${words}
+      onText=${(value) => select({ weights_words: value })} /><//>`;
 }
 
 /** Different tokens, in their order, up to a maximum. */
@@ -53,39 +44,33 @@ function unique(pieces) {
   return { ids, tokens };
 }
 
-/** The input vectors of the first neurons of a layer's MLP. */
 function OfNeurons() {
-  const selection = useSelection();
+  const { weights_column: column } = useSelection();
   const lack = useLackOfWeights();
-  const prefix = usePrefix();
-  const { stack, numLayers } = useHead({ ofAnyBlock: true });
-  const layer = clamp(selection.layer, numLayers);
+  const { prefix, stack, layer } = useHead({ ofAnyBlock: true });
   const count = Math.min(MOST, stack.intermediate_size);
-  const first = clamp(Math.max(0, selection.weights_column), Math.max(1, stack.intermediate_size - count + 1));
+  const first = clamp(Math.max(0, column), Math.max(1, stack.intermediate_size - count + 1));
   const weight = useWeight(lack ? null : `${prefix}blocks.${layer}.mlp.W_in`, { columns: `${first}:${first + count}` });
-  const names = useMemo(() => Array.from({ length: count }, (_, i) => String(first + i)), [first, count]);
-  const options = Array.from({ length: numLayers }, (_, i) => html`<option value=${i}>${i}</option>`);
-  return html`<${Shown} title="Right angles: inputs of neurons" weight=${weight} names=${names} turned=${true}
-    about=${html`<${Between} value="vectors" /><div class="toolbar"><label>Layer <select value=${layer}
-      onChange=${(event) => select({ layer: Number(event.target.value) })}>${options}</select></label>
-      <span class="hint">neurons ${first} to ${first + count - 1} of ${grouped(stack.intermediate_size)}</span></div>`} />`;
+  const names = useMemo(() => indices(count, first), [first, count]);
+  return html`<${Shown} title="Right angles: inputs of neurons" weight=${weight} names=${names} turned=${true}>
+    <div class="toolbar"><${LayerPicker} />
+      <span class="hint">neurons ${first} to ${first + count - 1} of ${grouped(stack.intermediate_size)}</span></div><//>`;
 }
 
-/** weight: see useWeight; its rows are the vectors, or its columns if `turned`; names: of the vectors. */
-function Shown({ title, weight, names, turned, about, error }) {
+/** weight: see useWeight; its rows are the vectors, or its columns if `turned`; names: of the vectors; children: their choice. */
+function Shown({ title, weight, names, turned, error, children }) {
   const { weights_less: isLess } = useSelection();
-  const picture = useRef(null);
   const found = useMemo(() => (weight.array ? cosinesOf(weight.array, turned, isLess) : null), [weight.array, turned, isLess]);
   const isReady = found?.count === names.length;
-  const menus = html`<${CopyMenu} route=${weight.route ?? ""} />${isReady && html`<${SaveMenu} picture=${picture} name="cosines-of-vectors"
-    arrays=${[{ label: "cosines", array: { data: found.data, shape: [found.count, found.count] }, rows: names, columns: names }]} />`}`;
-  return html`<${WeightCard} title=${title} menus=${menus}>
+  const array = isReady && { data: found.data, shape: [found.count, found.count] };
+  return html`<${WeightCard} title=${title} copy=${{ route: weight.route ?? "" }}
+      save=${isReady && { name: "cosines-of-vectors", arrays: [{ label: "cosines", array, rows: names, columns: names }] }}>
     <p>Each vector is scaled to length 1; then W<sup>T</sup>W holds the cosine of every pair. Orthogonal vectors
       have 0, and if all were orthogonal, W<sup>T</sup>W would be the identity I: 1 on the diagonal, 0 elsewhere.
       Words or neurons of similar meaning are mostly nearer: their cosine is above 0.</p>
-    ${about}
+    <${Between} />${children}
     <${Answer} answer=${{ ...weight, error: error ?? weight.error }}>${() => isReady && html`<${Grid} found=${found} names=${names}
-      isLess=${isLess} handle=${picture} />`}<//>
+      isLess=${isLess} />`}<//>
   <//>`;
 }
 
@@ -95,30 +80,15 @@ function Shown({ title, weight, names, turned, about, error }) {
  */
 function cosinesOf({ data, shape: [rows, columns] }, turned, isLess) {
   const [count, dimension] = turned ? [columns, rows] : [rows, columns];
-  const at = turned ? (i, k) => data[k * columns + i] : (i, k) => data[i * columns + k];
-  const lengths = Array.from({ length: count }, (_, i) => {
-    let sum = 0;
-    for (let k = 0; k < dimension; k += 1) sum += at(i, k) ** 2;
-    return Math.sqrt(sum) || 1;
-  });
-  const found = new Float32Array(count * count);
-  let [largest, total] = [0, 0];
-  for (let i = 0; i < count; i += 1) {
-    for (let j = 0; j < count; j += 1) {
-      let sum = 0;
-      for (let k = 0; k < dimension; k += 1) sum += at(i, k) * at(j, k);
-      const cosine = sum / (lengths[i] * lengths[j]);
-      found[i * count + j] = isLess && i === j ? cosine - 1 : cosine;
-      if (i === j) continue;
-      largest = Math.max(largest, Math.abs(cosine));
-      total += Math.abs(cosine);
-    }
-  }
-  return { data: found, count, dimension, largest, mean: count > 1 ? total / (count * (count - 1)) : 0 };
+  const vectors = turned ? transposed(data, rows, columns) : data;
+  const cosines = gram(unitRows(vectors, count, dimension), count, dimension);
+  const sizes = cosines.map((cosine, i) => (i % (count + 1) ? Math.abs(cosine) : 0)); // 0 on the diagonal
+  const found = Float32Array.from(cosines, (cosine, i) => (isLess && i % (count + 1) === 0 ? cosine - 1 : cosine));
+  const mean = count > 1 ? sizes.reduce((sum, size) => sum + size, 0) / (count * (count - 1)) : 0;
+  return { data: found, count, dimension, largest: Math.max(...sizes, 0), mean };
 }
 
-function Grid({ found, names, isLess, handle }) {
-  const [hovered, setHovered] = useState(null);
+function Grid({ found, names, isLess }) {
   const [chosen, setChosen] = useState(null);
   const describe = (row, column) => `${names[row].trim()} · ${names[column].trim()}: ${format(found.data[row * found.count + column])}`;
   return html`<dl class="facts"><dt>largest |cosine| of a pair</dt><dd><b class="number">${format(found.largest)}</b>: that
@@ -128,6 +98,6 @@ function Grid({ found, names, isLess, handle }) {
         format(Math.sqrt(2 / Math.PI / found.dimension))}</dd></dl>
     <${ColourScale} low=${-1} high=${1} kind="diverging" />
     <${Matrix} values=${found.data} rowNames=${names} columnNames=${names} rowTitle="" columnTitle="" kind="diverging" low=${-1}
-      high=${1} hovered=${hovered} selected=${chosen} onHover=${setHovered} onPick=${setChosen} describe=${describe}
-      handle=${handle} maxCell=${44} label=${`Cosines of ${found.count} vectors${isLess ? ", less the identity" : ""}`} />`;
+      high=${1} selected=${chosen} onPick=${setChosen} describe=${describe}
+      maxCell=${44} label=${`Cosines of ${found.count} vectors${isLess ? ", less the identity" : ""}`} />`;
 }

@@ -3,18 +3,20 @@
 import { useJson, useLook } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { lackOf, useCapabilities, useHead } from "../../core/model.js";
+import { select } from "../../core/state.js";
+import { Select } from "../../parts/choices.js";
+import { Card } from "../../parts/tools.js";
 
 const base = (model) => `v1/models/${encodeURIComponent(model)}/weights`;
 
-/** The reason why weights are not accessible, as a sentence; null if they are. */
 export const useLackOfWeights = () => lackOf(useCapabilities(), "/v1/models/{model_id}/weights");
 
 /** {data: [{name, axes, shape, stored, tied_to}]} of every weight; see useAnswer. */
 export const useWeightList = () => useJson(base(useCapabilities().model));
 
 /**
- * {array: {data, shape}, entry, route} of a weight, or of its head, rows and columns; see useAnswer. A null name
- * sends no request. options: the route's query parameters; undefined ones are omitted.
+ * {array: {data, shape}, entry, route} of a weight, or of its head, rows and columns; see useAnswer. A null name sends
+ * no request. options: the route's query parameters.
  */
 export function useWeight(name, options = {}) {
   const { model } = useCapabilities();
@@ -25,17 +27,13 @@ export function useWeight(name, options = {}) {
   return { ...answer, route, array: answer.entry?.arrays.weights ?? null };
 }
 
-/** Prefix of the names of a part's blocks: empty, or the stack of an encoder-decoder. */
-export function usePrefix() {
-  const { kind } = useCapabilities();
-  const { part } = useHead();
-  if (kind !== "encoder-decoder") return "";
-  return part === "encoder" ? "encoder." : "decoder.";
+/** A card (see Card), or the reason why it is empty. */
+export function WeightCard({ title, children, ...menus }) {
+  const lack = useLackOfWeights();
+  return lack ? html`<${Card} title=${title}><p class="lack">${lack}</p><//>` : html`<${Card} title=${title} ...${menus}>${children}<//>`;
 }
 
-/** A card with `children`, or the reason why it is empty. */
-export function WeightCard({ title, menus, children }) {
-  const lack = useLackOfWeights();
-  return html`<section class="card"><header><h2>${title}</h2>${!lack && menus}</header>
-    ${lack ? html`<p class="lack">${lack}</p>` : children}</section>`;
+export function LayerPicker() {
+  const { layer, numLayers } = useHead({ ofAnyBlock: true });
+  return html`<${Select} label="Layer" value=${layer} options=${numLayers} onPick=${(value) => select({ layer: value })} />`;
 }

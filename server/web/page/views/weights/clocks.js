@@ -1,9 +1,9 @@
 // Pairs of a query's numbers as clock hands, before and after rotation, and the same as a table.
 import { html, useCallback } from "../../core/html.js";
 import { format, grouped } from "../../core/numbers.js";
-import { Headings } from "../../parts/headings.js";
 import { Picture } from "../../parts/picture.js";
 import { Scrolled } from "../../parts/scrolled.js";
+import { Table } from "../../parts/table.js";
 
 const SIZE = 56; // CSS pixels of a clock and its name
 const MOST = 16;
@@ -59,12 +59,10 @@ const degrees = (angle) => `${format((((angle % TURN) + TURN) % TURN) * (360 / T
 
 /** The angle of each pair, the number of tokens for a whole turn, and the values measured for a query. */
 export function PairTable({ pairs, position, isMeasured }) {
-  const heads = ["pair", "radians a position", "tokens for a turn", `at position ${position}`,
+  const names = ["pair", "radians a position", "tokens for a turn", `at position ${position}`,
     ...(isMeasured ? ["the query was turned by"] : [])];
+  const rows = pairs.map(({ angle, whole, turned }, i) => [i, format(angle), angle ? grouped(Math.round(TURN / angle)) : "never",
+    degrees(whole), ...(isMeasured ? [degrees(turned)] : [])]);
   return html`<details><summary>All ${pairs.length} pairs in a table</summary><${Scrolled} label="The pairs">
-    <table class="plain-table" aria-label="Angles of the pairs"><${Headings} names=${heads} />
-    <tbody>${pairs.map(({ angle, whole, turned }, i) => html`<tr><th scope="row">${i}</th>
-      <td class="number">${format(angle)}</td><td class="number">${angle ? grouped(Math.round(TURN / angle)) : "never"}</td>
-      <td class="number">${degrees(whole)}</td>${isMeasured && html`<td class="number">${degrees(turned)}</td>`}</tr>`)}</tbody>
-    </table><//></details>`;
+    <${Table} aria-label="Angles of the pairs" names=${names} rows=${rows} /><//></details>`;
 }

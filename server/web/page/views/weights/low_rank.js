@@ -1,38 +1,35 @@
 // A head's output circuit as three pictures: value-down, value-up, and the large matrix that is their product.
 import { useLook } from "../../core/fetching.js";
 import { html, useCallback, useMemo, useRef } from "../../core/html.js";
-import { stackAt, useHead } from "../../core/model.js";
-import { format, grouped } from "../../core/numbers.js";
+import { useHead } from "../../core/model.js";
+import { format, grouped, indices } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { Lines } from "../../parts/lines.js";
 import { ColourScale, bitmapOf, clippedScale } from "../../parts/matrix.js";
+import { frame, write } from "../../parts/ink.js";
 import { Picture } from "../../parts/picture.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
 import { Term } from "../../parts/term.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { useLackOfWeights, usePrefix, useWeight, WeightCard } from "./asks.js";
+import { useLackOfWeights, useWeight, WeightCard } from "./asks.js";
 
 const MOST = 384; // rows and columns of the product that is drawn; of a larger one every n-th
 
 export function LowRank() {
   const lack = useLackOfWeights();
-  const { part, stack, layer, head, numHeads } = useHead();
-  const prefix = usePrefix();
+  const { part, prefix, layer, head, keyHead } = useHead();
   const owner = `${prefix}blocks.${layer}.${part === "cross" ? "cross_attn" : "attn"}`;
-  const keyHead = Math.floor(head / (numHeads / (stackAt(stack, layer).num_kv_heads ?? numHeads)));
   const down = useWeight(lack ? null : `${owner}.W_V`, { head: keyHead });
   const up = useWeight(lack ? null : `${owner}.W_O`, { head });
   const body = { part, layers: layer, heads: head };
   const circuits = useLook(lack ? null : "v1/circuits", body);
   const picture = useRef(null);
   const product = useMemo(() => (fits(down.array, up.array) ? productOf(down.array, up.array) : null), [down.array, up.array]);
-  const menus = html`<${CopyMenu} route=${down.route ?? ""} />
-    ${product && html`<${SaveMenu} picture=${picture} name=${`layer-${layer}-head-${head}-values`}
-      arrays=${[{ label: "value down", array: down.array }, { label: "value up", array: up.array }]} />`}`;
+  const arrays = [{ label: "value down", array: down.array }, { label: "value up", array: up.array }];
   const answer = { ...down, data: product, loading: down.loading || up.loading, error: down.error ?? up.error };
-  return html`<${WeightCard} title=${`Value down, value up: layer ${layer}, head ${head}`} menus=${menus}>
+  return html`<${WeightCard} title=${`Value down, value up: layer ${layer}, head ${head}`} copy=${{ route: down.route ?? "" }}
+      save=${product && { picture, name: `layer-${layer}-head-${head}-values`, arrays }}>
     <${HeadPicker} />
     <${Answer} answer=${answer}>${() => html`<${Told} down=${down.array} up=${up.array} product=${product} handle=${picture} />`}<//>
     <h3>How much of the small space the head uses</h3>
@@ -73,7 +70,6 @@ function Told({ down, up, product, handle }) {
     ${product.step > 1 && html`<p class="hint">Of every ${product.step} rows and columns of the product, one is drawn.</p>`}`;
 }
 
-/** The three matrices side by side, with numbers of equal width; on narrow screens all are smaller. */
 function Three({ down, up, product, handle }) {
   const mode = useStore(theme);
   const [rows, width] = down.shape;
@@ -87,18 +83,12 @@ function Three({ down, up, product, handle }) {
     const [x, y] = [4, 24];
     const places = [["W_V", x, y, width, rows, "×"], ["W_O", x + width * unit + 28, y, columns, width, "="],
       ["W_V W_O", x + (width + columns) * unit + 56, y, columns, rows, ""]];
-    context.font = "600 12px system-ui, sans-serif";
-    context.textBaseline = "middle";
     places.forEach(([name, left, top, wide, tall, sign], i) => {
       context.imageSmoothingEnabled = unit < 1;
       context.drawImage(maps[i], left, top, wide * unit, tall * unit);
-      context.strokeStyle = colours.line;
-      context.strokeRect(left - 0.5, top - 0.5, wide * unit + 1, tall * unit + 1);
-      context.fillStyle = colours.ink;
-      context.textAlign = "left";
-      context.fillText(name, left, 10);
-      context.textAlign = "center";
-      context.fillText(sign, left + wide * unit + 14, top + (width * unit) / 2);
+      frame(context, left - 0.5, top - 0.5, wide * unit + 1, tall * unit + 1, colours.line);
+      write(context, name, left, 10, colours.ink, { weight: "600" });
+      write(context, sign, left + wide * unit + 14, top + (width * unit) / 2, colours.ink, { weight: "600", align: "center" });
     });
   }, [maps]);
   return html`<${Picture} draw=${draw} height=${(total) => Math.ceil(30 + rows * Math.max(unitOf(total), 0.05))} handle=${handle}
@@ -114,6 +104,6 @@ function Spectrum({ entry, size }) {
   return html`<p>Singular values measure the strength of each direction of the head. There are ${values.length}; the
       other ${size ? grouped(size - values.length) : ""} of a full matrix are 0. <${Term} of="effective rank">Effective rank<//>${" "}
       <b>${format(rank, 3)}</b>: as spread out as ${format(rank, 3)} equal values.</p>
-    <${Lines} series=${[{ name: "W_V W_O", values }]} points=${values.map((_, i) => String(i + 1))} title="singular value, by size"
+    <${Lines} series=${[{ name: "W_V W_O", values }]} points=${indices(values.length, 1)} title="singular value, by size"
       low=${0} label="Singular values of value down times value up" />`;
 }

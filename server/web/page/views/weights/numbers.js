@@ -1,20 +1,19 @@
 // Any weight as a grid of its numbers: a small one completely, else a movable window of it.
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo, useState } from "../../core/html.js";
 import { clamp, useHead } from "../../core/model.js";
-import { format, grouped } from "../../core/numbers.js";
+import { format, grouped, indices } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
+import { Select } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { Scrolled } from "../../parts/scrolled.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
+import { LayerPicker, useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
 
 const MOST_ROWS = 32; // of a window: cells in which a number fits
 const MOST_COLUMNS = 32;
 const AROUND = 4; // cells on each side of the chosen one, as exact numbers
 
-const indices = (first, count) => Array.from({ length: count }, (_, i) => String(first + i));
 const patternOf = (name) => name.replace(/(^|\.)blocks\.\d+\./, "$1blocks.{layer}.");
 
 /** The weights of one layer, and those outside the blocks. */
@@ -31,29 +30,31 @@ export function WeightNumbers() {
 
 function Chosen({ list }) {
   const selection = useSelection();
-  const { numLayers, numHeads } = useHead({ ofAnyBlock: true });
-  const layer = clamp(selection.layer, numLayers);
+  const { layer, head: queryHead, numHeads } = useHead({ ofAnyBlock: true });
   const there = ofLayer(list, layer);
   const weight = there.find(({ name }) => patternOf(name) === selection.weights_name) ?? there[0];
   const isOfHeads = ["head", "kv_head"].includes(weight.axes[0]);
   const group = isOfHeads ? Math.max(1, numHeads / weight.shape[0]) : 1;
-  const head = isOfHeads ? Math.min(weight.shape[0] - 1, Math.floor(clamp(selection.head, numHeads) / group)) : null;
+  const head = isOfHeads ? Math.min(weight.shape[0] - 1, Math.floor(queryHead / group)) : null;
   const shape = isOfHeads ? weight.shape.slice(1) : weight.shape;
   const seen = windowOf(shape, selection);
   const options = { ...(isOfHeads ? { head } : {}), ...(seen.isAll ? {} : { rows: seen.rows, columns: seen.columns }) };
   const answer = useWeight(weight.name, options);
-  const picture = useRef(null);
-  const names = { rows: indices(seen.row, seen.numRows), columns: indices(seen.column, seen.numColumns) };
+  const names = { rows: indices(seen.numRows, seen.row), columns: indices(seen.numColumns, seen.column) };
   const saved = answer.array && [{ label: "numbers", array: answer.array, ...(shape.length > 1 ? names : {}) }];
-  const menus = html`<${CopyMenu} route=${answer.route} />
-    ${saved && html`<${SaveMenu} picture=${picture} name=${weight.name} arrays=${saved} />`}`;
-  return html`<${WeightCard} title=${`The numbers of ${weight.name}`} menus=${menus}>
-    <${Pickers} there=${there} weight=${weight} layer=${layer} numLayers=${numLayers} numHeads=${numHeads}
-      head=${isOfHeads ? clamp(selection.head, numHeads) : null} />
+  return html`<${WeightCard} title=${`The numbers of ${weight.name}`} copy=${{ route: answer.route }}
+      save=${saved && { name: weight.name, arrays: saved }}>
+    <div class="toolbar">
+      <${Select} label="Weight" value=${patternOf(weight.name)}
+        options=${there.map(({ name }) => [patternOf(name), name.replace(/blocks\.\d+\./, "")])}
+        onPick=${(weights_name) => select({ weights_name, weights_row: 0, weights_column: 0 })} />
+      ${weight.name.includes("blocks.") && html`<${LayerPicker} />`}
+      ${isOfHeads && html`<${Select} label="Head" value=${queryHead} options=${numHeads} onPick=${(value) => select({ head: value })} />`}
+    </div>
     <${About} weight=${weight} head=${head} group=${group} shape=${shape} />
     ${!seen.isAll && html`<${Window} seen=${seen} shape=${shape} />`}
     <${Answer} answer=${answer}>${() => html`<${Grid} answer=${answer} seen=${seen} names=${names} weight=${weight}
-      handle=${picture} />`}<//>
+      />`}<//>
   <//>`;
 }
 
@@ -71,19 +72,6 @@ function windowOf(shape, { weights_row: fromRow, weights_column: fromColumn }) {
     isAll: false };
 }
 
-function Pickers({ there, weight, layer, numLayers, head, numHeads }) {
-  const numbers = (count) => Array.from({ length: count }, (_, i) => html`<option value=${i}>${i}</option>`);
-  const pick = (field) => (event) => select({ [field]: Number(event.target.value) });
-  return html`<div class="toolbar">
-    <label>Weight <select value=${patternOf(weight.name)}
-      onChange=${(event) => select({ weights_name: event.target.value, weights_row: 0, weights_column: 0 })}>
-      ${there.map(({ name }) => html`<option value=${patternOf(name)}>${name.replace(/blocks\.\d+\./, "")}</option>`)}</select></label>
-    ${weight.name.includes("blocks.") && html`<label>Layer <select value=${layer} onChange=${pick("layer")}>
-      ${numbers(numLayers)}</select></label>`}
-    ${head !== null && html`<label>Head <select value=${head} onChange=${pick("head")}>${numbers(numHeads)}</select></label>`}
-  </div>`;
-}
-
 function About({ weight, head, group, shape }) {
   const { name, axes, stored, tied_to: tied } = weight;
   const own = head === null ? axes : axes.slice(1);
@@ -93,7 +81,6 @@ function About({ weight, head, group, shape }) {
     The server keeps them as ${stored}; here they are as the network uses them.${tied ? ` They are ${tied}'s own, turned.` : ""}</p>`;
 }
 
-/** The place of the window, and buttons that move it by its own size. */
 function Window({ seen, shape }) {
   const sides = [["row", "weights_row", seen.row, seen.numRows, shape[0]],
     ["column", "weights_column", seen.column, seen.numColumns, shape[1]]];
@@ -106,7 +93,7 @@ function Window({ seen, shape }) {
         >next ${size} ${name}s</button><span class="hint">of ${grouped(count)}</span>`)}</div>`;
 }
 
-function Grid({ answer, seen, names, weight, handle }) {
+function Grid({ answer, seen, names, weight }) {
   const [chosen, setChosen] = useState({ row: 0, column: 0 });
   const [hovered, setHovered] = useState(null);
   const { data } = answer.array;
@@ -120,16 +107,15 @@ function Grid({ answer, seen, names, weight, handle }) {
   return html`<${ColourScale} ...${scale} />
     <${Matrix} values=${data} rowNames=${names.rows} columnNames=${names.columns} rowTitle=${rowTitle}
       columnTitle=${columnTitle} kind="diverging" selected=${chosen} hovered=${hovered} onHover=${setHovered}
-      onPick=${setChosen} describe=${describe} handle=${handle} label=${`The numbers of ${weight.name}`} />
+      onPick=${setChosen} describe=${describe} label=${`The numbers of ${weight.name}`} />
     <${Cells} seen=${seen} names=${names} at=${at} chosen=${hovered ?? chosen} />`;
 }
 
-/** The numbers around the selected cell, as text. */
 function Cells({ seen, names, at, chosen }) {
   const from = (place, count) => Math.max(0, Math.min(place - AROUND, count - 2 * AROUND - 1));
   const [row, column] = [from(chosen.row, seen.numRows), from(chosen.column, seen.numColumns)];
-  const rows = indices(row, Math.min(seen.numRows, 2 * AROUND + 1)).map(Number);
-  const columns = indices(column, Math.min(seen.numColumns, 2 * AROUND + 1)).map(Number);
+  const rows = indices(Math.min(seen.numRows, 2 * AROUND + 1), row).map(Number);
+  const columns = indices(Math.min(seen.numColumns, 2 * AROUND + 1), column).map(Number);
   return html`<${Scrolled} label="Exact numbers"><table class="cells" aria-label="The numbers around the chosen cell">
     <thead><tr><td></td>${columns.map((j) => html`<th scope="col">${names.columns[j]}</th>`)}</tr></thead>
     <tbody>${rows.map((i) => html`<tr><th scope="row">${names.rows[i]}</th>${columns.map((j) =>

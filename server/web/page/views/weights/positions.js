@@ -1,30 +1,25 @@
 // Position encodings of a network: sinusoids by their formula, learned vectors, or rotated pairs.
 import { useLook } from "../../core/fetching.js";
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo } from "../../core/html.js";
 import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../../core/model.js";
-import { format, grouped } from "../../core/numbers.js";
+import { format, grouped, indices } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { useLackOfWeights, usePrefix, useWeight } from "./asks.js";
+import { Card } from "../../parts/tools.js";
+import { POSITIONS } from "../attention/kinds.js";
+import { useLackOfWeights, useWeight, WeightCard } from "./asks.js";
 import { Clocks, PairTable } from "./clocks.js";
 
 const ROWS = 64; // positions
 const COLUMNS = 128; // numbers of a position
-const WAYS = { learned: "learned vectors, one for each position, added to the embedding",
-  sinusoidal: "sinusoids, added to the embedding", rotary: "rotation of queries and keys, pair by pair",
-  relative: "a learned number for each distance, added to the scores", alibi: "a falling number for each distance, added to the scores" };
-
-const indices = (count) => Array.from({ length: count }, (_, i) => String(i));
-
 export function Positions() {
   const { model } = useCapabilities();
   const { stack, layer } = useHead();
   const own = stackAt(stack, layer).positions;
-  const told = own.map((name) => WAYS[name] ?? name).join("; ");
+  const told = own.map((name) => POSITIONS[name] ?? name).join("; ");
   return html`<p><b>${model}</b>${own.length ? `: ${told}.` : " adds nothing about positions in this layer."}</p>
     ${own.includes("rotary") && html`<${Rotation} />`}
     ${own.includes("learned") && html`<${Learned} />`}
@@ -35,8 +30,7 @@ export function Positions() {
 function Rotation() {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { part, stack, layer, head } = useHead();
-  const prefix = usePrefix();
+  const { part, prefix, stack, layer, head } = useHead();
   const lack = useLackOfWeights();
   const rope = useWeight(lack ? null : `${prefix}blocks.${layer}.attn.rotary_frequencies`);
   const angles = rope.array?.data ?? null;
@@ -47,9 +41,7 @@ function Rotation() {
   const body = { ...inputOf(selection, capabilities), points, positions: position ?? 0, heads: head };
   const trace = useLook(position === null || lack ? null : "v1/trace", body);
   const pairs = useMemo(() => (angles ? pairsOf(angles, position ?? 0, trace.entry, points) : []), [angles, position, trace.entry]);
-  if (lack) return html`<section class="card"><h2>Rotation</h2><p class="lack">${lack}</p></section>`;
-  return html`<section class="card"><header><h2>Rotation: layer ${layer}, head ${head}</h2>
-      <${CopyMenu} route=${rope.route} /></header>
+  return html`<${WeightCard} title=${`Rotation: layer ${layer}, head ${head}`} copy=${{ route: rope.route }}>
     <${HeadPicker} />
     <p>Before a query meets the keys, its numbers are taken in pairs, and each pair is turned like the hand of a clock: by its own
       angle for each position. Keys are turned in the same way, so that a product of both depends on their distance.
@@ -61,7 +53,7 @@ function Rotation() {
     <${PairTable} pairs=${pairs} position=${position ?? 0} isMeasured=${Boolean(trace.entry) && !stack.qk_norm} />
     ${stack.qk_norm && html`<p class="hint">This model also scales queries between the two, so hands change their lengths and
       directions by more than the angle.</p>`}
-  </section>`;
+  <//>`;
 }
 
 /** [{angle, before, after, turned}] of each pair: radians a position, the pair's two numbers, and the angle between them. */
@@ -76,18 +68,15 @@ function pairsOf(angles, position, entry, points) {
   });
 }
 
-/** The first of the learned position vectors. */
 function Learned() {
   const lack = useLackOfWeights();
-  const prefix = usePrefix();
-  const { stack } = useHead();
+  const { prefix, stack } = useHead();
   const rows = Math.min(ROWS, stack.max_model_len ?? ROWS);
   const columns = Math.min(COLUMNS, stack.hidden_size);
   const weight = useWeight(lack ? null : `${prefix}pos_embed.W_pos`, { rows: `0:${rows}`, columns: `0:${columns}` });
-  return html`<section class="card"><header><h2>Learned: the first rows of W<sub>pos</sub></h2></header>
-    ${lack && html`<p class="lack">${lack}</p>`}
+  return html`<${WeightCard} title=${html`Learned: the first rows of W<sub>pos</sub>`}>
     <${Answer} answer=${weight}>${() => html`<${Table} values=${weight.array.data} rows=${rows} columns=${columns}
-      label="The vectors of the first positions" />`}<//></section>`;
+      label="The vectors of the first positions" />`}<//><//>`;
 }
 
 /** The table of Vaswani et al. 2017, section 3.5, for vectors with the model's width. */
@@ -95,18 +84,16 @@ function Sinusoids({ isOwn }) {
   const { stack } = useHead();
   const width = stack.hidden_size;
   const columns = Math.min(COLUMNS, width);
-  const picture = useRef(null);
   const values = useMemo(() => sinusoids(ROWS, columns, width), [columns, width]);
   const saved = [{ label: "sinusoids", array: { data: values, shape: [ROWS, columns] } }];
-  return html`<section class="card"><header><h2>Sinusoids, by their formula</h2>
-      <${SaveMenu} picture=${picture} name="sinusoids" arrays=${saved} /></header>
+  return html`<${Card} title="Sinusoids, by their formula" save=${{ name: "sinusoids", arrays: saved }}>
     <p>${isOwn ? "This model adds such a table; it may keep its sines and cosines in another order."
       : "This model does not use them; the first transformer did, and they are drawn here as wide as this model's vectors."}</p>
     <p class="formula">PE[p, 2i] = sin(p / 10000^(2i/${width})), PE[p, 2i+1] = cos(p / 10000^(2i/${width}))</p>
     <p>Each row is the addition to the word at one position. The columns on the left swing fast, those on the right
       slowly, so that no two rows are alike.</p>
-    <${Table} values=${values} rows=${ROWS} columns=${columns} handle=${picture} label="Sinusoids of the first positions" />
-  </section>`;
+    <${Table} values=${values} rows=${ROWS} columns=${columns} label="Sinusoids of the first positions" />
+  <//>`;
 }
 
 function sinusoids(rows, columns, width) {
@@ -117,12 +104,11 @@ function sinusoids(rows, columns, width) {
   return Float32Array.from({ length: rows * columns }, (_, i) => at(Math.floor(i / columns), i % columns));
 }
 
-function Table({ values, rows, columns, label, handle }) {
-  const [hovered, setHovered] = useState(null);
+function Table({ values, rows, columns, label }) {
   const names = useMemo(() => ({ rows: indices(rows), columns: indices(columns) }), [rows, columns]);
   return html`<${ColourScale} ...${scaleOf(values, "diverging")} />
     <${Matrix} values=${values} rowNames=${names.rows} columnNames=${names.columns} rowTitle="position" columnTitle="d_model"
-      kind="diverging" hovered=${hovered} onHover=${setHovered} handle=${handle} square=${false} maxCell=${9} label=${label}
+      kind="diverging" square=${false} maxCell=${9} label=${label}
       describe=${(row, column) => `position ${row}, number ${column}: ${format(values[row * columns + column])}`} />
     <p class="hint">${rows} positions, the first ${grouped(columns)} numbers of each.</p>`;
 }

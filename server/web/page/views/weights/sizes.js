@@ -1,13 +1,13 @@
 // The number of parameters of a model of any shape, by component: GPT-3, the served model, or typed sizes.
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo, useState } from "../../core/html.js";
 import { useHead, useCapabilities } from "../../core/model.js";
 import { bytes, grouped, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Choices } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
-import { Headings } from "../../parts/headings.js";
 import { Scrolled } from "../../parts/scrolled.js";
-import { SaveMenu } from "../../parts/tools.js";
+import { Table } from "../../parts/table.js";
+import { Card } from "../../parts/tools.js";
 import { Treemap } from "./treemap.js";
 
 // The order of the fields in the address.
@@ -57,15 +57,13 @@ export function Sizes() {
   const { weights_sizes: text } = useSelection();
   const { model, vocab_size } = useCapabilities();
   const { stack } = useHead();
-  const picture = useRef(null);
   const sizes = useMemo(() => readSizes(text), [text]);
   const { rows, total } = useMemo(() => partsOf(sizes), [sizes]);
   const served = [vocab_size, stack.hidden_size, stack.num_layers, stack.num_heads, stack.head_dim,
     stack.intermediate_size, stack.max_model_len ?? 0, stack.num_kv_heads, stack.gated_mlp ? 1 : 0];
   const set = (numbers, options) => select({ weights_sizes: numbers.join(",") }, options);
   const isIt = (numbers) => numbers.join() === sizes.join();
-  return html`<section class="card"><header><h2>The size of any model</h2>
-      <${SaveMenu} picture=${picture} name="sizes" arrays=${savedParts(rows)} /></header>
+  return html`<${Card} title="The size of any model" save=${{ name: "sizes", arrays: savedParts(rows) }}>
     <p>A model is a list of matrices. Type the sizes of one and see where its parameters are: each line multiplies the
       sizes that it names.</p>
     <div class="toolbar">
@@ -77,9 +75,9 @@ export function Sizes() {
     <p class="total"><b>${grouped(total)}</b> parameters in all</p>
     <${Parts} rows=${rows} total=${total} />
     <${Treemap} rows=${rows.map((row) => ({ ...row, stack: "model", parameters: Number(row.parameters) }))}
-      total=${Number(total)} handle=${picture} height=${240} />
+      total=${Number(total)} height=${240} />
     <${Beside} sizes=${sizes} total=${total} />
-  </section>`;
+  <//>`;
 }
 
 function SizeFields({ sizes, onTake }) {
@@ -97,17 +95,13 @@ function SizeFields({ sizes, onTake }) {
 }
 
 function Parts({ rows, total }) {
-  return html`<${Scrolled} label="The parts in a table"><table class="plain-table" aria-label="Parameters of each part">
-    <${Headings} names=${["part", "weight", "sizes multiplied", "parameters", "share"]} />
-    <tbody>${rows.map(({ component, weight, factors, parameters, share }) => html`<tr>
-      <th scope="row">${component}</th><td><code>${weight}</code></td>
-      <td class="number">${factors.map(grouped).join(" × ")}</td>
-      <td class="number">${grouped(parameters)}</td><td class="number">${percent(share, 3)}</td></tr>`)}
-    <tr><th scope="row">in all</th><td></td><td></td><td class="number">${grouped(total)}</td><td class="number">100 %</td></tr>
-    </tbody></table><//>`;
+  const lines = rows.map(({ component, weight, factors, parameters, share }) => [component, html`<code>${weight}</code>`,
+    factors.map(grouped).join(" × "), grouped(parameters), percent(share, 3)]);
+  return html`<${Scrolled} label="The parts in a table"><${Table} aria-label="Parameters of each part"
+    names=${["part", "weight", "sizes multiplied", "parameters", "share"]}
+    rows=${[...lines, ["in all", "", "", grouped(total), "100 %"]]} /><//>`;
 }
 
-/** Consequences of the sizes: memory, the numbers kept for a text, and the attention pattern of one text. */
 function Beside({ sizes, total }) {
   const [, model, layers, heads, head, , context, keyHeads] = sizes;
   const cache = 2 * layers * keyHeads * head * context;
@@ -122,8 +116,5 @@ function Beside({ sizes, total }) {
   </dl>`;
 }
 
-function savedParts(rows) {
-  const columns = ["parameters", "share"];
-  const data = Float64Array.from(rows.flatMap((row) => [Number(row.parameters), row.share]));
-  return [{ label: "table", array: { data, shape: [rows.length, 2] }, columns, rows: rows.map((row) => row.weight) }];
-}
+const savedParts = (rows) => [{ label: "table", columns: ["parameters", "share"], rows: rows.map(({ weight }) => weight),
+  lists: rows.map(({ parameters, share }) => [Number(parameters), share]) }];

@@ -1,7 +1,8 @@
 // The census as areas: squarified treemap (Bruls, Huizing, van Wijk 2000).
-import { html, useCallback, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useCallback, useMemo, useRef } from "../../core/html.js";
 import { grouped, percent } from "../../core/numbers.js";
-import { Picture } from "../../parts/picture.js";
+import { frame, write } from "../../parts/ink.js";
+import { Picture, usePointed } from "../../parts/picture.js";
 
 /** [{x, y, width, height, item}] of items [{area}] that fill a rectangle, largest first, nearly square. */
 function squarify(items, width, height) {
@@ -43,10 +44,12 @@ const COLOURS = { embedding: "value", unembedding: "value", query: "query", key:
   gate: "accent", up: "accent", down: "accent" };
 
 /** rows: of the census; total: parameters in all. */
-export function Treemap({ rows, total, handle, height = 320 }) {
-  const [at, setAt] = useState(null);
-  const items = useMemo(() => rows.filter((row) => !row.tied_to && row.parameters > 0).map((row) =>
-    ({ ...row, area: row.parameters })), [rows]);
+export function Treemap({ rows, total, height = 320 }) {
+  const items = useMemo(
+    () => rows.filter((row) => !row.tied_to && row.parameters > 0).map((row) => ({ ...row, area: row.parameters })),
+    [rows],
+  );
+  const { at, point, onKey } = usePointed(items.length, { isFlat: true });
   const boxes = useRef([]);
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {
@@ -57,14 +60,10 @@ export function Treemap({ rows, total, handle, height = 320 }) {
         context.fillRect(x + 1, y + 1, Math.max(wide - 2, 0.5), Math.max(high - 2, 0.5));
         context.globalAlpha = 1;
         if (wide < 58 || high < 34) continue;
-        context.fillStyle = colours.ink;
-        context.textAlign = "left";
-        context.textBaseline = "top";
-        context.font = "600 13px system-ui, sans-serif";
-        context.fillText(item.component, x + 8, y + 8);
-        context.font = "12px system-ui, sans-serif";
-        if (wide > 70) context.fillText(percent(item.share, 3), x + 8, y + 25);
-        if (wide > 120 && high > 58) context.fillText(`${item.count} of ${item.shape.join(" × ")}`, x + 8, y + 41);
+        const text = (written, down, style) => write(context, written, x + 8, y + down, colours.ink, { baseline: "top", ...style });
+        text(item.component, 8, { size: 13, weight: "600" });
+        if (wide > 70) text(percent(item.share, 3), 25);
+        if (wide > 120 && high > 58) text(`${item.count} of ${item.shape.join(" × ")}`, 41);
       }
     },
     [items],
@@ -72,26 +71,16 @@ export function Treemap({ rows, total, handle, height = 320 }) {
   const overlay = useCallback(
     (context, { colours }) => {
       const box = boxes.current[at];
-      if (!box) return;
-      context.strokeStyle = colours.ink;
-      context.lineWidth = 2.5;
-      context.strokeRect(box.x + 1, box.y + 1, box.width - 2, box.height - 2);
+      if (box) frame(context, box.x + 1, box.y + 1, box.width - 2, box.height - 2, colours.ink, 2.5);
     },
     [at],
   );
   const find = (x, y) => boxes.current.findIndex((box) => x >= box.x && x < box.x + box.width && y >= box.y
     && y < box.y + box.height);
-  const step = (by) => setAt(((at ?? -1) + by + boxes.current.length) % boxes.current.length);
   const item = boxes.current[at]?.item;
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle}
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} onKey=${onKey}
     label=${`Treemap of ${grouped(total)} parameters by component; the table below has the numbers`}
-    onPoint=${(x, y) => setAt(x === null || find(x, y) < 0 ? null : find(x, y))}
-    onKey=${(key) => {
-      if (key === "ArrowRight" || key === "ArrowDown") step(1);
-      else if (key === "ArrowLeft" || key === "ArrowUp") step(-1);
-      else return false;
-      return true;
-    }}
+    onPoint=${(x, y) => point(x === null || find(x, y) < 0 ? null : find(x, y))}
     readout=${item ? said(item) : ""} tipAt=${() => middleOf(boxes.current[at])} />`;
 }
 

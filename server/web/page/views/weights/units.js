@@ -1,13 +1,14 @@
 // Two neurons over a text: the relation of their activations, and their mutual information.
 import { useJson, useLook } from "../../core/fetching.js";
-import { html, useRef, useState } from "../../core/html.js";
+import { html, useState } from "../../core/html.js";
 import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { Answer } from "../../parts/problem.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { usePrefix } from "./asks.js";
+import { Table } from "../../parts/table.js";
+import { Card } from "../../parts/tools.js";
+import { LayerPicker } from "./asks.js";
 import { Dots } from "./dots.js";
 
 const STRONGEST = 8;
@@ -16,9 +17,7 @@ const FIRST = 128; // neurons searched for an initial pair: few enough to be fas
 export function Units() {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const prefix = usePrefix();
-  const { stack, numLayers } = useHead({ ofAnyBlock: true });
-  const layer = clamp(selection.layer, numLayers);
+  const { prefix, stack, layer } = useHead({ ofAnyBlock: true });
   const name = `${prefix}blocks.${layer}.mlp.hook_post`;
   const there = capabilities.points.find((point) => point.name === name.replace(`.${layer}.`, ".{layer}."));
   const count = stack.layer_sizes?.[layer]?.intermediate_size ?? stack.intermediate_size;
@@ -31,43 +30,39 @@ export function Units() {
   const body = { ...input, point: name, units: chosen || first, num_strongest: 1 };
   const found = useJson(canAsk ? "v1/geometry" : null, body);
   const pair = chosen || (found.data?.data[0].arrays.strongest_pairs.data[0] ?? [0, 1]);
-  const picture = useRef(null);
   const values = trace.entry && canAsk && (chosen || found.data) ? valuesOf(trace.entry, name, pair) : null;
   const tokens = (selection.part === "encoder" ? trace.entry?.encoder_tokens : null) ?? trace.entry?.tokens ?? [];
-  return html`<section class="card"><header><h2>Two neurons of layer ${layer}</h2><${CopyMenu} route="v1/geometry" body=${body} />
-      ${values && html`<${SaveMenu} picture=${picture} name="two-neurons" arrays=${savedPair(values, pair)} />`}</header>
+  return html`<${Card} title=${`Two neurons of layer ${layer}`} copy=${{ route: "v1/geometry", body }}
+      save=${values && { name: "two-neurons", arrays: savedPair(values, pair) }}>
     <p>A neuron is one number of a block's MLP, h = w · x after its activation. Each dot is a word of the text: the one
       neuron's number to the right, the other's upwards. If the dots are near a line, each neuron predicts the
       other: their correlation ρ is far from 0. Mutual information is how much one number says about the other, in nats; it depends
       on the order of the numbers only, so that one far word cannot make it: here −½ ln(1 − r²), r the correlation of the ranks.</p>
-    <${Pick} layer=${layer} numLayers=${numLayers} pair=${pair} count=${count} isChosen=${isChosen} />
+    <${Pick} pair=${pair} count=${count} isChosen=${isChosen} />
     ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, and their neurons are not available.</p>`}
     <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) =>
       html`<${Figures} entry=${entry} values=${values} tokens=${tokens} />`}<//>
-    ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} handle=${picture} />`}
+    ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} />`}
     ${canAsk && html`<${Strongest} input=${input} name=${name} />`}
-  </section>`;
+  <//>`;
 }
 
-/** The two selected neurons, never equal. */
 function pairOf({ weights_unit: unit, weights_other: other }, count) {
   const [one, two] = [clamp(unit, count), clamp(other, count)];
   return [one, one === two ? (one + 1) % count : two];
 }
 
-function Pick({ layer, numLayers, pair, count, isChosen }) {
-  const options = Array.from({ length: numLayers }, (_, i) => html`<option value=${i}>${i}</option>`);
+function Pick({ pair, count, isChosen }) {
   const [weights_unit, weights_other] = pair;
-  const take = (field) => (raw) => select({ weights_unit, weights_other, [field]: clamp(Math.trunc(Number(raw)) || 0, count) });
-  return html`<div class="toolbar"><label>Layer <select value=${layer}
-      onChange=${(event) => select({ layer: Number(event.target.value) })}>${options}</select></label>
-    <label>Neuron <${Field} class="field-small" value=${pair[0]} inputmode="numeric" onTake=${take("weights_unit")} /></label>
-    <label>and <${Field} class="field-small" value=${pair[1]} inputmode="numeric" onTake=${take("weights_other")} /></label>
+  const number = (field, value) => html`<${Field} class="field-small" value=${value} inputmode="numeric"
+    onTake=${(raw) => select({ weights_unit, weights_other, [field]: clamp(Math.trunc(Number(raw)) || 0, count) })} />`;
+  return html`<div class="toolbar"><${LayerPicker} />
+    <label>Neuron ${number("weights_unit", weights_unit)}</label>
+    <label>and ${number("weights_other", weights_other)}</label>
     <span class="hint">of ${grouped(count)}${isChosen ? "" : `: of the first ${Math.min(FIRST, count)}, the pair that goes together most`
     }</span></div>`;
 }
 
-/** [[of the one], [of the other]] by position. */
 function valuesOf(entry, name, pair) {
   const { data, shape } = entry.arrays[name];
   const width = shape.at(-1);
@@ -127,15 +122,10 @@ function Strongest({ input, name }) {
   const answer = useJson(isAsked ? "v1/geometry" : null, { ...input, point: name, num_strongest: STRONGEST });
   if (!isAsked) return html`<button type="button" onClick=${() => setAsked(true)}>Find the most correlated pairs</button>`;
   const pick = ([weights_unit, weights_other]) => select({ weights_unit, weights_other }, { remember: true });
-  return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<table class="plain-table"
-    aria-label="The most correlated pairs">
-    <thead><tr><th scope="col">neurons</th><th scope="col">correlation</th></tr></thead>
-    <tbody>${arrays.strongest_pairs.data.map((pair, i) => html`<tr><th scope="row"><button type="button" class="plain"
-        onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button></th>
-      <td class="number">${format(arrays.strongest_correlations.data[i])}</td></tr>`)}</tbody></table>`}<//>`;
+  return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<${Table} aria-label="The most correlated pairs"
+    names=${["neurons", "correlation"]} rows=${arrays.strongest_pairs.data.map((pair, i) => [
+      html`<button type="button" class="plain" onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button>`,
+      format(arrays.strongest_correlations.data[i])])} />`}<//>`;
 }
 
-function savedPair([across, up], pair) {
-  const data = Float64Array.from([...across, ...up]);
-  return [{ label: "numbers", array: { data, shape: [2, across.length] }, rows: pair.map((unit) => `neuron ${unit}`) }];
-}
+const savedPair = (lists, pair) => [{ label: "numbers", lists, rows: pair.map((unit) => `neuron ${unit}`) }];

@@ -2,12 +2,12 @@
 import { sideNames, useDifferenceName } from "../../core/compare.js";
 import { html, useMemo } from "../../core/html.js";
 import { clamp, sidesOf } from "../../core/model.js";
-import { extent, format, percent } from "../../core/numbers.js";
-import { select, useSelection } from "../../core/state.js";
+import { format, percent, sizeOf } from "../../core/numbers.js";
+import { useSelection } from "../../core/state.js";
 import { Scrolled } from "../../parts/scrolled.js";
-import { Tokens } from "../../parts/tokens.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { Word, lengthOf, partsOf } from "./pair.js";
+import { Table } from "../../parts/table.js";
+import { Card } from "../../parts/tools.js";
+import { Keys, Word, lengthOf, partsOf } from "./pair.js";
 
 /** entry: the difference of two answers of /v1/explain (see core/compare.js). */
 export function Difference({ entry, body }) {
@@ -20,24 +20,18 @@ export function Difference({ entry, body }) {
     return partsOf(one, sides.queries, sides.keys, key);
   }), [entry, key]);
   const { weights } = entry.arrays;
-  const largest = Math.max(...extent(weights.data).map(Math.abs)) || 1e-30;
   const pair = { ...after, queries, keys };
-  return html`<section class="card why-head why-difference">
-    <header><h2>How the weight changed from <${Word} pair=${pair} side="query" /> to <${Word} pair=${pair}
-      side="key" />: ${name}</h2>
-      <${CopyMenu} route="v1/explain" body=${body} />
-      <${SaveMenu} name="why-difference" arrays=${[{ label: "weights", array: weights, rows: ["weight"], columns: keys }]} /></header>
+  const title = html`How the weight changed from <${Word} pair=${pair} side="query" /> to <${Word} pair=${pair} side="key" />: ${name}`;
+  return html`<${Card} class="why-head why-difference" title=${title} copy=${{ route: "v1/explain", body }}
+      save=${{ name: "why-difference", arrays: [{ label: "weights", array: weights, rows: ["weight"], columns: keys }] }}>
     <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below is how much the weight of each key changed; choose
       another one to see its steps. To see one answer step by step, show one side.</p>
-    <${Tokens} tokens=${keys} key_=${key} query=${entry.part === "cross" ? null : entry.query_position}
-      weights=${weights.data} largest=${largest} isSigned write=${format} onPick=${(position) => select({ key: position })}
+    <${Keys} entry=${entry} keys=${keys} key_=${key} largest=${sizeOf(weights.data)} isSigned write=${format}
       label="Keys and how their weights changed" />
-    <${Scrolled} label="The steps"><table class="plain-table" aria-label="Each step in both answers">
-      <thead><tr>${["step", ...sideNames(selection), "difference"].map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
-      <tbody>${STEPS.map((step) => html`<${Step} key=${step.title} ...${step} before=${before} after=${after} />`)}</tbody>
-    </table><//>
+    <${Scrolled} label="The steps"><${Table} aria-label="Each step in both answers"
+      names=${["step", ...sideNames(selection), "difference"]} rows=${STEPS.map((step) => rowOf(step, before, after))} /><//>
     <p class="hint">Of vectors the first two numbers are their lengths, and the third is the length of their difference.</p>
-  </section>`;
+  <//>`;
 }
 
 const STEPS = [
@@ -51,10 +45,8 @@ const STEPS = [
   { title: "z W_O: the addition", vector: "output" },
 ];
 
-function Step({ title, number, vector, write = format, before, after }) {
+function rowOf({ title, number, vector, write = format }, before, after) {
   const of = (parts) => (number ? parts[number] : lengthOf(parts[vector]));
   const apart = number ? after[number] - before[number] : lengthOf(after[vector].map((value, i) => value - before[vector][i]));
-  const [first, second, third] = [of(before), of(after), apart].map((value) => write(value));
-  return html`<tr><th scope="row">${title}</th><td class="number">${first}</td><td class="number">${second}</td>
-    <td class="number">${third}</td></tr>`;
+  return [title, ...[of(before), of(after), apart].map((value) => write(value))];
 }

@@ -1,6 +1,8 @@
 // One query and one key of one head, with the numbers of each step; and the frame of a step.
 import { html } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
+import { select } from "../../core/state.js";
+import { Tokens } from "../../parts/tokens.js";
 
 /** A row of a row-major array [rows, columns]. */
 export const rowOf = (array, row) => array.data.subarray(row * array.shape[1], (row + 1) * array.shape[1]);
@@ -43,22 +45,23 @@ export function partsOf(entry, queries, keys, key) {
   };
 }
 
-/** Whether the mask hides the key from the query. */
 export function isMasked({ causal, window, query_position: query }, key) {
   return (causal && key > query) || (window !== null && Math.abs(query - key) >= window);
 }
 
-/** The token of the query or of the key, in its colour. */
 export function Word({ pair, side }) {
   const token = side === "query" ? pair.queries[pair.query] : pair.keys[pair.key];
   return html`<code class=${`word ${side}`}
     title=${`position ${pair[side]}`}>${shownToken(token)}<sub>${pair[side]}</sub></code>`;
 }
 
-/** A tensor's shape, as a tag: <Shape of={[9, 32]} />. */
 export const Shape = ({ of }) => html`<span class="shape">[${of.join(" × ")}]</span>`;
 
-/** One numbered step: text and formula on one side, the picture on the other. */
+/** The keys with their weights; a click chooses one. */
+export const Keys = ({ entry, keys, key_, ...more }) => html`<${Tokens} tokens=${keys} key_=${key_}
+  query=${entry.part === "cross" ? null : entry.query_position} weights=${entry.arrays.weights.data}
+  onPick=${(position) => select({ key: position })} ...${more} />`;
+
 export const Step = ({ title, formula, says, tools, children }) =>
   html`<li class="card why-step">
     <div class="why-words"><h2>${title}</h2>

@@ -3,8 +3,8 @@ import { useLook } from "../../core/fetching.js";
 import { html, useMemo } from "../../core/html.js";
 import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
 import { descending, format } from "../../core/numbers.js";
-import { select, useSelection } from "../../core/state.js";
-import { Choices } from "../../parts/choices.js";
+import { useSelection } from "../../core/state.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { Problem, Progress } from "../../parts/problem.js";
 import { SavedStrips } from "../../parts/strips.js";
 import { Term } from "../../parts/term.js";
@@ -29,7 +29,6 @@ export function Vectors({ pair, stack, body }) {
     positions: [...new Set([query, key])] });
   const found = answer.entry && Object.values(answer.entry.arrays)[0];
   const rows = useMemo(() => found && vectorRows(pair, found), [found, pair]);
-  const full = rows && Math.max(...rows.flatMap((row) => [...row.values].map(Math.abs)), 1e-30);
   const size = stack.hidden_size;
   return html`<${Step} title="Two words, two vectors"
     formula=${html`x = ${isNormed && html`<${Term} of=${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} />(`}
@@ -37,7 +36,7 @@ export function Vectors({ pair, stack, body }) {
     says=${html`The input of layer ${entry.layer} for <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair}
       side="key" />: ${size} numbers each, with the additions of all earlier
       layers. ${stack.positions.map((name) => html`${POSITIONS[name]} `)}`}>
-    ${rows ? html`<${SavedStrips} name="vectors" rows=${rows} scale=${full} label="Both words' vectors" />`
+    ${rows ? html`<${SavedStrips} name="vectors" rows=${rows} hasOneScale label="Both words' vectors" />`
       : html`<${Progress} active=${answer.loading} />`}
     <${Problem} error=${answer.error} retry=${answer.retry} />
   <//>`;
@@ -45,11 +44,8 @@ export function Vectors({ pair, stack, body }) {
 
 function vectorRows(pair, found) {
   const keyRow = pair.query === pair.key ? 0 : 1;
-  return [
-    { name: `x ${shownToken(pair.queries[pair.query])}`, values: rowOf(found, 0), tone: "query", height: 54 },
-    { name: `x ${shownToken(pair.keys[pair.key])}`, values: rowOf(found, keyRow), tone: "key",
-      height: 54 },
-  ];
+  const row = (token, place, tone) => ({ name: `x ${shownToken(token)}`, values: rowOf(found, place), tone, height: 54 });
+  return [row(pair.queries[pair.query], 0, "query"), row(pair.keys[pair.key], keyRow, "key")];
 }
 
 /** q = x W_Q, k = x W_K. */
@@ -74,7 +70,6 @@ export function Project({ pair, stack }) {
   <//>`;
 }
 
-/** q and k before and after norm and rotation. */
 export function Rotate({ pair, stack }) {
   const isTurned = stack.positions.includes("rotary");
   const rows = useMemo(() => {
@@ -102,7 +97,6 @@ const Turned = ({ pair }) =>
   html`Pairs of numbers are rotated by an angle that grows with the position, ${pair.query} for q and ${pair.key} for k, so
       that only the distance of the two positions, ${format(pair.query - pair.key)}, counts in q · k.`;
 
-/** The products, their running sum, and the dot. */
 export function Dot({ pair }) {
   const { why_order: order } = useSelection();
   const { products } = pair;
@@ -131,9 +125,8 @@ export function Dot({ pair }) {
     says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum
       to <${Term} of="q·k">q · k<//>${" "}
       = <b id="why-dot">${format(pair.dot)}</b>.${order === "sorted" && " The largest come first: see how few numbers decide."}`}
-    tools=${html`<div class="toolbar"><${Choices} label="Order" value=${order}
-      onPick=${(value) => select({ why_order: value })} choices=${[["sorted", "largest first"], ["natural",
-      "unchanged"]]} /></div>`}>
+    tools=${html`<div class="toolbar"><${FieldChoices} field="why_order" label="Order"
+      choices=${[["sorted", "largest first"], ["natural", "unchanged"]]} /></div>`}>
     <${SavedStrips} name="dot" rows=${rows} order=${indices} label="q, k, their products and the running sum"
       describe=${(_, i, column) =>
         `q ${format(pair.q[i])} × k ${format(pair.k[i])} = ${format(products[i])}; sum so far ${format(sums[column])}`} />

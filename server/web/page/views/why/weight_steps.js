@@ -75,7 +75,6 @@ export function Softmax({ pair }) {
   <//>`;
 }
 
-/** Several keys in one row. */
 const SumRow = ({ name, score = "", exponential, weight }) =>
   html`<tr>
     <th scope="row">${name}</th><td /><td>${score}</td><td>${format(exponential)}</td><td class="share" /><td>${weight}</td>
@@ -126,13 +125,12 @@ export function Values({ pair, stack }) {
     ],
     [pair],
   );
-  const full = Math.max(...pair.v.map(Math.abs), 1e-30);
   return html`<${Step} title="The value"
     formula=${html`<b class="value">v</b> = x W<sub>V</sub> <${Shape} of=${[stack.head_dim]} /><br />weight × v
       = ${format(pair.weight)} × v`}
     says=${html`The third matrix makes a <${Term} of="value" /> of <${Word} pair=${pair} side="key" />: the content that it
       passes to other words. The weight is how much of it they take (both strips have the same scale).`}>
-    <${SavedStrips} name="value" rows=${rows} scale=${full} label="The key's value, and the value times its weight" />
+    <${SavedStrips} name="value" rows=${rows} hasOneScale label="The key's value, and the value times its weight" />
   <//>`;
 }
 
@@ -151,14 +149,14 @@ export function ValueSum({ pair }) {
     const rest = order.slice(6);
     if (rest.length) rows.push({ name: counted(rest.length, "other"), values: summed(entry, rest), tone: "muted", height: 24 });
     rows.push({ name: "z = sum", values: z, tone: "ink", height: 42, strong: true });
-    return { indices, rows, full: Math.max(...rows.flatMap((row) => [...row.values].map(Math.abs)), 1e-30) };
+    return { indices, rows };
   }, [entry]);
   const place = drawn.indices.indexOf(pair.key);
   return html`<${Step} title="Sum over all keys"
     formula=${html`z = Σ weight × <b class="value">v</b> <${Shape} of=${[z.length]} />, length ${format(lengthOf(z))}`}
     says=${html`Each column is summed from top to bottom; the last strip is z, the head's weighted sum for this word.
       Click a strip to choose its key.`}>
-    <${SavedStrips} name="weighted-values" rows=${drawn.rows} scale=${drawn.full}
+    <${SavedStrips} name="weighted-values" rows=${drawn.rows} hasOneScale
       label="Weighted values of the keys and their sum z" selectedRow=${place < 0 ? null : place}
       onPickRow=${(row) => row < drawn.indices.length && select({ key: drawn.indices[row] })} />
   <//>`;

@@ -1,6 +1,7 @@
 // The three kinds of transformers as small pictures, and the components of a stack of this model.
 import { html, useCallback, useRef } from "../../core/html.js";
 import { counted, format, grouped } from "../../core/numbers.js";
+import { frame, line, path, write } from "../../parts/ink.js";
 import { Picture } from "../../parts/picture.js";
 import { Term } from "../../parts/term.js";
 import { SaveMenu } from "../../parts/tools.js";
@@ -30,7 +31,6 @@ const KINDS = {
 const HEIGHT = 206;
 const SIZE = 74; // of a stack's square
 
-/** The mask as a small square: all cells for an encoder, the lower triangle for a decoder. */
 function drawStack(context, x, y, { name, colour, isCausal, colours }) {
   const cells = 6;
   const step = SIZE / cells;
@@ -43,31 +43,16 @@ function drawStack(context, x, y, { name, colour, isCausal, colours }) {
     }
   }
   context.globalAlpha = 1;
-  context.strokeStyle = colours.ink;
-  context.lineWidth = 1.5;
-  context.strokeRect(x - 3, y - 3, SIZE + 6, SIZE + 6);
-  context.fillStyle = colours.ink;
-  context.font = "600 12px system-ui, sans-serif";
-  context.textAlign = "center";
-  context.textBaseline = "middle";
-  context.fillText(name, x + SIZE / 2, y - 14);
+  frame(context, x - 3, y - 3, SIZE + 6, SIZE + 6, colours.ink, 1.5);
+  write(context, name, x + SIZE / 2, y - 14, colours.ink, { weight: "600", align: "center" });
 }
 
 function drawArrow(context, x, y, toX, toY, colour) {
   const angle = Math.atan2(toY - y, toX - x);
   const corner = (turn) => [toX - 8 * Math.cos(angle + turn), toY - 8 * Math.sin(angle + turn)];
-  context.strokeStyle = colour;
+  line(context, [[x, y], [toX, toY]], colour, 2);
+  path(context, [[toX, toY], corner(0.45), corner(-0.45)]);
   context.fillStyle = colour;
-  context.lineWidth = 2;
-  context.beginPath();
-  context.moveTo(x, y);
-  context.lineTo(toX, toY);
-  context.stroke();
-  context.beginPath();
-  context.moveTo(toX, toY);
-  context.lineTo(...corner(0.45));
-  context.lineTo(...corner(-0.45));
-  context.closePath();
   context.fill();
 }
 
@@ -77,20 +62,11 @@ function drawKind(context, kind, { width, colours }) {
   const gap = 64;
   const left = isPair ? width / 2 - SIZE - gap / 2 : (width - SIZE) / 2;
   const right = isPair ? width / 2 + gap / 2 : left;
-  const caption = (text, x, at) => {
-    context.font = "12px system-ui, sans-serif";
-    context.fillStyle = colours.muted;
-    context.textAlign = "center";
-    context.fillText(text, x, at);
-  };
+  const caption = (text, x, at) => write(context, text, x, at, colours.muted, { align: "center" });
   const column = (x, isEncoder) => {
     const middle = x + SIZE / 2;
-    drawStack(context, x, y, {
-      name: isEncoder ? "encoder" : "decoder",
-      colour: isEncoder ? colours.key : colours.query,
-      isCausal: !isEncoder,
-      colours,
-    });
+    const [name, colour] = isEncoder ? ["encoder", colours.key] : ["decoder", colours.query];
+    drawStack(context, x, y, { name, colour, isCausal: !isEncoder, colours });
     drawArrow(context, middle, y + SIZE + 34, middle, y + SIZE + 8, colours.muted);
     caption(isEncoder ? "the text" : "the answer so far", middle, y + SIZE + 44);
     if (isEncoder && isPair) return;
@@ -117,7 +93,6 @@ function Kind({ kind, isThis }) {
   </section>`;
 }
 
-/** All three kinds; `kind` is the model's. */
 export const Kinds = ({ kind }) => html`<section class="card">
   <h2>The three kinds of transformers</h2>
   <p class="hint">A square shows who may see whom: rows look, columns are looked at. Between two stacks there is <${Term}
@@ -125,7 +100,7 @@ export const Kinds = ({ kind }) => html`<section class="card">
   <div class="kinds">${Object.keys(KINDS).map((each) => html`<${Kind} key=${each} kind=${each} isThis=${each === kind} />`)}</div>
 </section>`;
 
-const POSITIONS = {
+export const POSITIONS = {
   learned: "a learned vector, added to the embedding",
   sinusoidal: "sines, added to the embedding",
   rotary: "rotary (RoPE): queries and keys are rotated",
@@ -139,7 +114,6 @@ const PLACES = {
   output: "after each sublayer",
 };
 
-/** The mask of a stack, in words. */
 export function maskWords(stack) {
   const seen = stack.causal ? "each word sees itself and those before" : "each word sees all words";
   const windows = (stack.sliding_windows ?? []).map((window, layer) => [window, layer]).filter(([window]) => window);
@@ -148,7 +122,6 @@ export function maskWords(stack) {
   return `${seen}; in layers ${windows.map(([, layer]) => layer).join(", ")} only within ${sizes} tokens`;
 }
 
-/** The position encoding, in words. */
 function positionWords(stack) {
   const said = stack.positions.map((name) => POSITIONS[name]).join("; ") || "none";
   return stack.unrotated_layers ? `${said}, not in layers ${stack.unrotated_layers.join(", ")}` : said;
@@ -157,7 +130,6 @@ function positionWords(stack) {
 const expertWords = ({ num_experts: all, num_chosen: chosen, intermediate_size: size }) =>
   `${chosen} of ${all} experts of ${grouped(size)} neurons for each word; `;
 
-/** A size that may differ between layers, as "256 or 512". */
 const ofLayers = (stack, name) =>
   [...new Set(stack.layer_sizes?.map((own) => own[name]) ?? [stack[name]])].map(grouped).join(" or ");
 
@@ -170,36 +142,21 @@ function keyHeadWords(stack) {
   return said.length ? ` (${said.join("; ")})` : "";
 }
 
-/** The components of a stack, as a list. */
 export function Facts({ stack }) {
   const facts = [
-    [
-      "Size",
-      `${counted(stack.num_layers, "layer")} of ${counted(stack.num_heads, "head")}${keyHeadWords(stack)}`,
-    ],
-    [
-      "Width",
-      `${grouped(stack.hidden_size)} numbers a word, ${
-        ofLayers(stack, "head_dim")} a head, ${ofLayers(stack, "intermediate_size")} neurons a layer`,
-    ],
+    ["Size", `${counted(stack.num_layers, "layer")} of ${counted(stack.num_heads, "head")}${keyHeadWords(stack)}`],
+    ["Width", `${grouped(stack.hidden_size)} numbers a word, ${
+      ofLayers(stack, "head_dim")} a head, ${ofLayers(stack, "intermediate_size")} neurons a layer`],
     ["Sees", maskWords(stack)],
     ["Positions", positionWords(stack)],
-    [
-      "Norms",
-      html`<${Term} of=${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} /> ${PLACES[stack.norm_placement]}${
-        stack.qk_norm && `, and of queries${stack.v_norm ? ", keys and values" : " and keys"}`}`,
-    ],
-    [
-      html`<${Term} of="MLP">Feed-forward<//>`,
-      `${stack.experts ? expertWords(stack.experts) : ""}${stack.clamped_gate ? "clamped and " : ""}${stack.gated_mlp
-        ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks
-        ? ", in parallel with the attention" : ""}`,
-    ],
-    [
-      "Scores",
-      `q·k × ${format(stack.attention_scale, 4)}${stack.attn_logit_softcap ? `, capped at ${format(stack.attn_logit_softcap, 4)}` : ""}${
-        stack.attention_sinks ? ", and a sink for each head" : ""}`,
-    ],
+    ["Norms", html`<${Term} of=${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} /> ${PLACES[stack.norm_placement]}${
+      stack.qk_norm && `, and of queries${stack.v_norm ? ", keys and values" : " and keys"}`}`],
+    [html`<${Term} of="MLP">Feed-forward<//>`, [
+      stack.experts && expertWords(stack.experts), stack.clamped_gate && "clamped and ", stack.gated_mlp && "gated, ",
+      stack.activation.replace("_tanh", ""), stack.parallel_blocks && ", in parallel with the attention"].filter(Boolean).join("")],
+    ["Scores", [`q·k × ${format(stack.attention_scale, 4)}`,
+      stack.attn_logit_softcap && `, capped at ${format(stack.attn_logit_softcap, 4)}`,
+      stack.attention_sinks && ", and a sink for each head"].filter(Boolean).join("")],
     ["Context", `${grouped(stack.max_model_len)} tokens`],
   ];
   return html`<dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
