@@ -117,7 +117,7 @@ function Meaning({ grid, live }) {
   if (grid.isDifference) {
     return html`<p class="hint">${shape}. ${grid.values.every((value) => value === 0 || Number.isNaN(value))
       ? "Nothing changed in this head: a change affects later layers and the model's prediction."
-      : "How much more (blue) or less (orange) each query gives to each key than it did."}</p>`;
+      : "How much more (green) or less (pink) each query gives to each key than it did."}</p>`;
   }
   return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stackAt(stack, layer))}</code>${" "}
     <span class="hint">${shape}. ${saysOf(grid, line, stack)}</span></p>`;
@@ -140,7 +140,7 @@ function saysOf({ kind, beneath }, line, stack) {
     return html`<${Term} of="value-weighted">Value-weighted<//>: the length of each key's addition to the query's
       vector. A large weight on a short value adds little.`;
   }
-  if (kind === "scores") return `The input of the softmax, ${line} by ${line}; blue is above 0, orange below.`;
+  if (kind === "scores") return `The input of the softmax, ${line} by ${line}; green is above 0, pink below.`;
   if (beneath) {
     return "How well query and key fit. Masked pairs are struck out: their score becomes −∞, their weight 0.";
   }
