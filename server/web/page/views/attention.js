@@ -9,6 +9,7 @@ import { useStrongestPair } from "../core/strongest.js";
 import { Choices } from "../parts/choices.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
+import { ToolRow } from "../parts/tool_row.js";
 import { HeadMatrix, HeadWords, TopKeys } from "./attention/head.js";
 import { lackOfNorms, useGrid, useRequest } from "./attention/numbers.js";
 import { hasMask } from "./attention/unmasked.js";
@@ -71,7 +72,7 @@ function Toolbar({ watching, grid }) {
   const kinds = KINDS.filter(([kind]) => has[kind] ?? true);
   const lack = grid?.isDifference ? UNSUBTRACTED : lackOfWatching(capabilities, part);
   const pick = (field) => (value) => select({ [field]: value });
-  return html`<div class="toolbar">
+  return html`<${ToolRow}>
     <${Choices} label="Show" value=${selection.attention_kind} onPick=${pick("attention_kind")} choices=${kinds} />
     <${Choices} label="Queries are" value=${selection.attention_orientation} onPick=${pick("attention_orientation")}
       choices=${[["rows", "rows"], ["columns", "columns"]]} />
@@ -86,7 +87,7 @@ function Toolbar({ watching, grid }) {
       ? html`<button type="button" class="primary" onClick=${watching.stop}>Stop writing</button>`
       : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
           onClick=${() => watching.start(grid)}>Continue and watch</button>`}
-  </div>
+  <//>
   ${lack && html`<p class="hint">Nothing can be watched here. ${lack}</p>`}`;
 }
 
