@@ -9,6 +9,7 @@ import { FieldChoices } from "../parts/choices.js";
 import { useFollow } from "../parts/follow.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
+import { ToolRow } from "../parts/tool_row.js";
 import { hasMask } from "./attention/asking.js";
 import { HeadMatrix, HeadWords, TopKeys, useMarked } from "./attention/head.js";
 import { lackOfNorms, useGrid } from "./attention/numbers.js";
@@ -63,7 +64,7 @@ function Toolbar({ watching, grid }) {
   const has = { norm: !lackOfNorms(capabilities), unmasked: hasMask(part, stack, layer) };
   const kinds = KINDS.filter(([kind]) => has[kind] ?? true);
   const lack = grid?.isDifference ? UNSUBTRACTED : lackOfWatching(capabilities, part);
-  return html`<div class="toolbar">
+  return html`<${ToolRow}>
     <${FieldChoices} field="attention_show" label="Look at" remember choices=${[["heads", "one head"], ["stacks", "encoder, decoder"]]} />
     ${(watching || capabilities.kind === "encoder-decoder") && html`
     <${FieldChoices} field="attention_kind" label="Show" choices=${kinds} />
@@ -78,7 +79,7 @@ function Toolbar({ watching, grid }) {
       ? html`<button type="button" class="primary stop-writing" onClick=${watching.stop}>Stop writing</button>`
       : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
           onClick=${() => watching.start(grid)}>Continue and watch</button>`)}
-  </div>
+  <//>
   ${watching && lack && html`<p class="hint">Nothing can be watched here. ${lack}</p>`}`;
 }
 

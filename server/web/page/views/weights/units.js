@@ -6,6 +6,7 @@ import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { Answer } from "../../parts/problem.js";
+import { ToolRow } from "../../parts/tool_row.js";
 import { Table } from "../../parts/table.js";
 import { Card } from "../../parts/tools.js";
 import { LayerPicker } from "./asks.js";
@@ -56,11 +57,11 @@ function Pick({ pair, count, isChosen }) {
   const [weights_unit, weights_other] = pair;
   const number = (field, value) => html`<${Field} class="field-small" value=${value} inputmode="numeric"
     onTake=${(raw) => select({ weights_unit, weights_other, [field]: clamp(Math.trunc(Number(raw)) || 0, count) })} />`;
-  return html`<div class="toolbar"><${LayerPicker} />
+  return html`<${ToolRow}><${LayerPicker} />
     <label>Neuron ${number("weights_unit", weights_unit)}</label>
     <label>and ${number("weights_other", weights_other)}</label>
     <span class="hint">of ${grouped(count)}${isChosen ? "" : `: of the first ${Math.min(FIRST, count)}, the pair that goes together most`
-    }</span></div>`;
+    }</span><//>`;
 }
 
 function valuesOf(entry, name, pair) {
