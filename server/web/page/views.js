@@ -26,13 +26,9 @@ export const VIEWS = [
     lacks: lacks("/v1/explain"), load: () => import("./views/why.js"),
   },
   {
-    id: "contributions", title: "Contributions", about: "contributions to a word's vector",
-    lacks: lacks("/v1/contributions"), load: () => import("./views/contributions.js"),
-  },
-  {
-    id: "motion", title: "Motion", about: "the arrows that move a word",
-    lacks: lacks("/v1/contributions"), load: () => import("./views/motion.js"),
-    usesText: ({ motion_show: shown }) => shown !== "contexts",
+    id: "moves", title: "How a word moves", about: "words, heads and MLPs, as arrows and amounts",
+    lacks: lacks("/v1/contributions"), load: () => import("./views/moves.js"),
+    usesText: ({ moves_as: as, motion_show: shown }) => as === "amounts" || shown !== "contexts",
   },
   {
     id: "lens", title: "Lens", about: "the prediction of each layer",

@@ -44,16 +44,19 @@ const FIELDS = {
 
   why_order: choice("sorted", "natural"), // of a head's numbers: by their product, or in index order
 
+  moves_as: choice("arrows", "amounts"),
+
   contributions_target: text(""), // a token's text, or # and its id; "" is the model's own next token
   contributions_versus: text(""),
   contributions_measure: choice("logit", "length"),
   contributions_heads: choice("all", "one"), // heads included in the sums by source token
   contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or only the largest components
   contributions_by: choice("word", "head", "layer"), // grouping of the reasons for an answer
-  contributions_verify: choice("0", "3", "8"), // number of words that are removed
+  contributions_verify: choice("8", "3", "0"), // number of words that are removed
   contributions_pair: text(""), // the second text, for models that score pairs
 
   lens_target: text(""), // as contributions_target
+  lens_words: flag(false), // whether predictions without a letter or digit are left out
   lens_state: integer(-1), // 0 is the embedding, i the stream after block i
 
   next_temperature: number(1, 0, 3),
@@ -103,6 +106,7 @@ const FIELDS = {
   motion_show: choice("one", "contexts"), // a word of the text, or one word in several texts
   motion_by: choice("word", "head", "one"), // sources of the arrows; one: words through the chosen head
   motion_layers: choice("sum", "each", "one"), // all together, one after another, or only the chosen one
+  motion_mlps: flag(true), // whether the additions of MLPs are drawn
   motion_space: choice("plane", "space"),
   motion_axes: choice("auto", "largest", "parts", "key"), // auto: additions of other words, or differences between contexts
   motion_yaw: integer(30), // rotation of the space in degrees
@@ -125,6 +129,8 @@ export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name
 const FORMER_VIEWS = {
   stacks: () => ({ view: "attention", attention_show: "stacks" }), // 0.2
   write: (parameters) => ({ view: "chat", chat_mode: parameters.get("write_chat") === "1" ? "chat" : "text" }), // 0.2
+  motion: () => ({ view: "moves", moves_as: "arrows" }),
+  contributions: () => ({ view: "moves", moves_as: "amounts" }),
 };
 
 /** The fields, with the present name of the view. */

@@ -39,6 +39,15 @@ export function scaleOf(values, kind) {
   return kind === "diverging" ? { low: -sizeOf([low, high]), high: sizeOf([low, high]), kind } : { low: Math.min(0, low), high, kind };
 }
 
+const ENDS_AT = 0.99; // share of the numbers
+
+/** Like scaleOf for both signs, but ending at the size that 99 of 100 numbers have at most: a few large ones hide no others. */
+export function clippedScale(values) {
+  const sizes = Float32Array.from(values, Math.abs).sort();
+  const high = sizes[Math.floor((sizes.length - 1) * ENDS_AT)] || sizes.at(-1);
+  return { low: -high, high, kind: "diverging" };
+}
+
 function textWidth(names, most) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = `${FONT}px ui-monospace, monospace`;
@@ -65,7 +74,8 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
  * range of colours (default: of the values). selected, hovered: {row, column} or null, shown as crosshairs in the
  * colours rowColour and columnColour. numbers: the numbers in cells that are large enough (default: the values);
  * gap(row, column): the text of cells without a number; isStruck(row, column): cells whose number has no effect. cells:
- * "cells" (coloured squares) or "dots" (discs whose area is the value). onHover({row, column} | null): for a caller
+ * "cells" (coloured squares) or "dots" (discs whose area is the value,
+ * or that in `areas`). onHover({row, column} | null): for a caller
  * that keeps the pointed cell; onPick({row, column}). square: cells as high as wide. describe(row, column): the readout
  * of a cell. label, handle: see Picture. Large matrices have zoom: buttons, keys, wheel.
  */
@@ -74,7 +84,7 @@ export function Matrix(props) {
   const [pointed, setPointed] = useState(null);
   const { selected, onHover = setPointed, onPick, kind, label, describe, handle } = props;
   const hovered = onHover === setPointed ? inShape(pointed, props) : props.hovered;
-  const { numbers, gap, isStruck, cells = "cells" } = props;
+  const { numbers, gap, isStruck, areas, cells = "cells" } = props;
   const [rows, columns] = [rowNames.length, columnNames.length];
   const bitmap = useBitmap(props, rows, columns);
   const { seen, zoom, follow, setWindow } = useWindow(rows, columns, selected);
@@ -84,10 +94,10 @@ export function Matrix(props) {
   const draw = useCallback(
     (context, { width, colours, mode }) => {
       const inks = { ink: colours.ink, line: colours.line, row: colours[rowColour], column: colours[columnColour] };
-      const marks = { numbers: numbers ?? values, gap, isStruck, cells, mode, colours };
+      const marks = { numbers: numbers ?? values, gap, isStruck, areas, cells, mode, colours };
       drawMatrix(context, { bitmap, seen, at: layoutOf(width), rowNames, columnNames, rowTitle, columnTitle, inks, marks });
     },
-    [bitmap, layoutOf, seen, rowNames, columnNames, rowTitle, columnTitle, rowColour, columnColour, numbers, isStruck, cells],
+    [bitmap, layoutOf, seen, rowNames, columnNames, rowTitle, columnTitle, rowColour, columnColour, numbers, isStruck, areas, cells],
   );
   const overlay = useCallback(
     (context, { width, colours }) => {

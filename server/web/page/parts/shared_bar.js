@@ -22,7 +22,7 @@ const EXAMPLES = [
 
 // Views without a text, or with their own.
 const WITHOUT_TEXT = new Set(["chat", "embeddings", "server"]);
-const WITH_HEAD = new Set(["attention", "journey", "why", "contributions", "motion", "heads", "flow"]);
+const WITH_HEAD = new Set(["attention", "journey", "why", "moves", "heads", "flow"]);
 
 export function SharedBar({ view }) {
   const { kind } = useCapabilities();

@@ -11,6 +11,7 @@ import { Matrix } from "../parts/matrix.js";
 import { Answer } from "../parts/problem.js";
 import { DelayedText } from "../parts/shared_bar.js";
 import { Term } from "../parts/term.js";
+import { ToolRow } from "../parts/tool_row.js";
 import { Card } from "../parts/tools.js";
 import { Plane } from "./embeddings/plane.js";
 
@@ -58,18 +59,18 @@ export function View() {
   return html`<div class="embeddings">
     <p>Each text becomes one <${Term} of="vector" /> by <${Term} of="pooling" />: ${POOLED[pooling]}. Texts that the model finds
       alike point the same way: their <${Term} of="cosine" /> is near 1.</p>
-    <div class="toolbar">
+    <${ToolRow}>
       <${FieldSelect} field="embeddings_layer" label="Layer" options=${[["", "after the final norm"],
         ...Array.from({ length: embeddings.layers }, (_, i) => [i, i === 0 ? "0, the embedding" : i])]} />
       <${Select} label="Pooling" value=${pooling}
         options=${embeddings.poolings.filter((name) => name !== "none").map((name) => [name, name])}
         onPick=${(value) => select({ embeddings_pooling: value === embeddings.defaults.pooling ? "" : value })} />
-    </div>
+    <//>
     <${DelayedText} label=${`Texts, one a line (${texts.length})`} rows=${5}
       value=${selection.embeddings_texts || EXAMPLES.join("\n")}
       keepsLines=${true} onText=${(value) => select({ embeddings_texts: value === EXAMPLES.join("\n") ? "" : value })} />
     ${lines.length > MOST_TEXTS && html`<p class="hint">Only the first ${MOST_TEXTS} of ${lines.length} texts are compared.</p>`}
-    <${Answer} answer=${answer}>${(entries) => html`<${Comparison} entries=${entries} body=${answer.asked} />`}<//>
+    <${Answer} answer=${answer} minHeight="35rem">${(entries) => html`<${Comparison} entries=${entries} body=${answer.asked} />`}<//>
   </div>`;
 }
 

@@ -1,7 +1,7 @@
 // One open block: all its tensors, left to right, with the numbers of the selected words.
 import { sidesOfRequest, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
-import { html, useEffect, useMemo, useRef } from "../core/html.js";
+import { classes, html, useEffect, useMemo, useRef } from "../core/html.js";
 import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { format, grouped, percent } from "../core/numbers.js";
 import { useSequences } from "../core/sequences.js";
@@ -89,9 +89,9 @@ function Block({ graph, numbers, place, isBusy }) {
       aside=${html`<${Select} label="Tensor" id="tensor" value=${node ? open : ""} options=${[["", "none open"], ...tensors]}
         onPick=${onOpen} />`}
       aria-busy=${isBusy} copy=${body && { route: "v1/trace", body }} save=${{ name: `block-${place.layer}` }}>
-      <${Progress} active=${isBusy} />
+      <div class=${classes("answer", isBusy && "stale")}><${Progress} active=${isBusy} />
       <${Diagram} graph=${graph} strips=${strips} shapes=${shapes} notes=${notes} layer=${place.layer} open=${open}
-        onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} />
+        onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} /></div>
     <//>
     <div ref=${panel}>${node && place.query !== null && html`<${Opened} key=${node.id} node=${node}
       place=${place} strips=${strips} scale=${scales.get(node.id)} />`}</div>`;

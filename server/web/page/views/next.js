@@ -11,7 +11,7 @@ import { Card } from "../parts/tools.js";
 import { Curve } from "./next/curve.js";
 import { Difference } from "./next/difference.js";
 import { Find, useFound } from "./next/find.js";
-import { Likeliest } from "./next/likeliest.js";
+import { ACTS, Likeliest } from "./next/likeliest.js";
 import { Numbers, Sentence } from "./next/numbers.js";
 import { OwnLogits } from "./next/own_logits.js";
 import { filtersOf, useRow } from "./next/row.js";
@@ -40,9 +40,9 @@ export function View() {
     <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its${" "}
       <${Term} of="logit" />; <${Term} of="softmax" /> makes them probabilities. Move the sliders, such as the${" "}
       <${Term} of="temperature" />, to see the effect of a sampler
-      on them; click a token to ${kind === "encoder" ? "put it in this place" : "write it and continue"}.</p>
+      on them; click a token to ${ACTS[kind] ?? ACTS.decoder}.</p>
     ${other && html`<${Problem} error=${first.answer.error} retry=${first.answer.retry} />`}
-    <${Answer} answer=${answer}>${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
+    <${Answer} answer=${answer} minHeight="70rem">${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
       html`<${Difference} before=${first} after=${shown} body=${body}><${Controls} selection=${selection} /><//>`}<//>
     ${kind === "decoder" && html`<${TextScore} />`}
     <${OwnLogits} />

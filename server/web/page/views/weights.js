@@ -10,6 +10,7 @@ import { Answer } from "../parts/problem.js";
 import { HeadPicker } from "../parts/shared_bar.js";
 import { Table } from "../parts/table.js";
 import { Term } from "../parts/term.js";
+import { ToolRow } from "../parts/tool_row.js";
 import { Card } from "../parts/tools.js";
 import { Angles } from "./weights/angles.js";
 import { CosineHistogram, savedCosines } from "./weights/histogram.js";
@@ -35,8 +36,8 @@ const SHOWN = {
 export function View() {
   const { weights_show: shown } = useSelection();
   const [, Part] = SHOWN[shown];
-  return html`<div class="weights-view"><div class="toolbar"><${FieldChoices} field="weights_show" label="Show" remember
-      choices=${Object.entries(SHOWN).map(([name, [title]]) => [name, title])} /></div>
+  return html`<div class="weights-view"><${ToolRow}><${FieldChoices} field="weights_show" label="Show" remember
+      choices=${Object.entries(SHOWN).map(([name, [title]]) => [name, title])} /><//>
     <${Part} key=${shown} /></div>`;
 }
 
@@ -46,7 +47,7 @@ function Census() {
   const answer = useJson(route);
   return html`<${Card} title="Where the parameters are" copy=${{ route }}
       save=${answer.data && { name: "parameters", arrays: savedCensus(answer.data) }}>
-    <${Answer} answer=${answer}>${(census) => html`
+    <${Answer} answer=${answer} minHeight="28rem">${(census) => html`
       <p><b>${grouped(census.total)}</b> <${Term} of="parameter">parameters<//>, each storage counted
         once${census.tied ? "; the unembedding is the token table again, so it adds nothing" : ""}. Areas are shares.</p>
       <${Treemap} rows=${census.rows} total=${census.total} />
@@ -97,14 +98,14 @@ function Geometry() {
   const answer = useJson(route);
   return html`<${Card} title="How the vectors of a matrix relate to each other" copy=${{ route }}
       save=${answer.data && { name: "cosines", arrays: savedCosines(answer.data.data[0]) }}>
-    <div class="toolbar">
+    <${ToolRow}>
       <${Select} label="Matrix" value=${name} options=${choices.map(({ value, label }) => [value, label])}
         onPick=${(weights_matrix) => select({ weights_matrix })} />
       ${!isTable && html`<${Select} label="Layer" value=${layer} options=${stack.num_layers}
         onPick=${(value) => select({ layer: value })} />`}
       <${FieldChoices} field="weights_axis" label="Vectors" choices=${[["rows", "rows"], ["columns", "columns"]]} />
-    </div>
-    <${Answer} answer=${answer}>${({ data: [entry] }) => html`<${GeometryResult} entry=${entry} />`}<//>
+    <//>
+    <${Answer} answer=${answer} minHeight="35rem">${({ data: [entry] }) => html`<${GeometryResult} entry=${entry} />`}<//>
   <//>`;
 }
 
@@ -145,7 +146,7 @@ function Circuits() {
       matrix of ${stack.hidden_size} × ${stack.hidden_size}, but passes through ${width} numbers, so its rank is at most
       ${" "}${width}: its${" "}
       <${Term} of="singular value">singular values<//> show how it uses them.</p>
-    <${Answer} answer=${answer}>${([entry]) => html`<${Spectra} entry=${entry} />`}<//>
+    <${Answer} answer=${answer} minHeight="19rem">${([entry]) => html`<${Spectra} entry=${entry} />`}<//>
   <//>`;
 }
 

@@ -26,7 +26,7 @@ export function Difference({ before, after, body, children }) {
   const rows = tokens.map((token) => [
     html`<code class="token"><${Name} row=${after.row} token=${token} /></code>`,
     percent(before.drawn.probabilities[token]), percent(after.drawn.probabilities[token]),
-    html`<td class=${`number ${apart[token] < 0 ? "key" : "query"}`}>${percent(apart[token])}</td>`, format(logits[token]),
+    html`<td class=${`number ${apart[token] < 0 ? "negative" : "positive"}`}>${percent(apart[token])}</td>`, format(logits[token]),
   ]);
   return html`<${Card} class="next-difference" title=${`The distribution: ${name}`} copy=${{ route: "v1/next", body }}
       save=${{ name: "next-difference", arrays: saved }}>

@@ -2,7 +2,7 @@
 import { json, look, useAnswer, useJson } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
 import { useCapabilities } from "../../core/model.js";
-import { descending, entropy, softmax } from "../../core/numbers.js";
+import { descending, entropy, grouped, rankAt, softmax } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 
@@ -10,9 +10,9 @@ const NAMED = 100; // tokens with names in the response; names of others are fet
 
 /**
  * {answer, body, row, drawn} of the selected position of an input (null: no request), at the sliders' options
- * {temperature, topK, topP, minP}; row and drawn (see `distribution`) are null until they have arrived. row is
- * {tokens, ids, position, actual (the text's token there, or undefined), logits [V], order, ranks, nameOf(token) (null
- * if it is not among the likeliest)}.
+ * {temperature, topK, topP, minP}; row and drawn (see `distribution`) are null until they have arrived. row is {tokens,
+ * ids, position, actual (the text's token there, or undefined), logits [V], order, ranks, isTied(token), rankOf(token)
+ * (a rank as text, with = if tokens share it), nameOf(token) (null if it is not among the likeliest)}.
  */
 export function useRow(options, input) {
   const selection = useSelection();
@@ -33,14 +33,19 @@ export function useRow(options, input) {
     const order = descending(entry.arrays.logits.data);
     const names = new Map(entry.temperatures[0].tokens.map(({ token_id: id, token }) => [id, token]));
     entry.tokens.forEach((token, position) => names.set(entry.token_ids[position], token));
+    const { data: logits } = entry.arrays.logits;
+    const ranks = ranksOf(order);
+    const placeOf = (token) => rankAt((place) => logits[order[place]], ranks[token] - 1, order.length);
     return {
       tokens: entry.tokens,
       ids: entry.token_ids,
       position: entry.position,
       actual: entry.token_ids[entry.position + (capabilities.kind === "encoder" ? 0 : 1)],
-      logits: entry.arrays.logits.data,
+      logits,
       order,
-      ranks: ranksOf(order),
+      ranks,
+      isTied: (token) => placeOf(token).isTied,
+      rankOf: (token) => `${placeOf(token).isTied ? "=" : ""}${grouped(placeOf(token).rank)}`,
       nameOf: (token) => names.get(token) ?? null,
     };
   }, [entry, capabilities]);

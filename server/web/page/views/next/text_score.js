@@ -40,7 +40,8 @@ function Changed({ tokens, values: [before, after], query }) {
   const apart = useMemo(() => after.map((value, i) => (value === null ? NaN : value - before[i])), [before, after]);
   const [first, second] = [before, after].map(perplexityOf);
   const said = html`<p>Perplexity ${format(first)} → <b class="number">${format(second)}</b>. ${before.length === after.length &&
-    html`<span class="hint">Blue: the token became likelier, in nats; orange: less likely.</span>`}</p>`;
+    html`<span class="hint">The token became${" "}
+      <b class="positive">likelier</b> or <b class="negative">less likely</b>, in nats.</span>`}</p>`;
   if (before.length !== after.length) return said;
   return html`${said}<${Scored} tokens=${tokens} query=${query} weights=${apart} isSigned largest=${sizeOf(apart)} write=${format}
     label="Tokens by how much likelier they became" />`;

@@ -8,6 +8,7 @@ import { Field } from "../../parts/field.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { Scrolled } from "../../parts/scrolled.js";
+import { ToolRow } from "../../parts/tool_row.js";
 import { LayerPicker, useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
 
 const MOST_ROWS = 32; // of a window: cells in which a number fits
@@ -44,13 +45,13 @@ function Chosen({ list }) {
   const saved = answer.array && [{ label: "numbers", array: answer.array, ...(shape.length > 1 ? names : {}) }];
   return html`<${WeightCard} title=${`The numbers of ${weight.name}`} copy=${{ route: answer.route }}
       save=${saved && { name: weight.name, arrays: saved }}>
-    <div class="toolbar">
+    <${ToolRow}>
       <${Select} label="Weight" value=${patternOf(weight.name)}
         options=${there.map(({ name }) => [patternOf(name), name.replace(/blocks\.\d+\./, "")])}
         onPick=${(weights_name) => select({ weights_name, weights_row: 0, weights_column: 0 })} />
       ${weight.name.includes("blocks.") && html`<${LayerPicker} />`}
       ${isOfHeads && html`<${Select} label="Head" value=${queryHead} options=${numHeads} onPick=${(value) => select({ head: value })} />`}
-    </div>
+    <//>
     <${About} weight=${weight} head=${head} group=${group} shape=${shape} />
     ${!seen.isAll && html`<${Window} seen=${seen} shape=${shape} />`}
     <${Answer} answer=${answer}>${() => html`<${Grid} answer=${answer} seen=${seen} names=${names} weight=${weight}

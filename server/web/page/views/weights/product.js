@@ -10,10 +10,11 @@ import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { FieldChoices } from "../../parts/choices.js";
 import { MONO, frame, write } from "../../parts/ink.js";
-import { Matrix, bitmapOf, scaleOf } from "../../parts/matrix.js";
+import { Matrix, bitmapOf, clippedScale, scaleOf } from "../../parts/matrix.js";
 import { Picture, STEPS, fillFitted } from "../../parts/picture.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
+import { ToolRow } from "../../parts/tool_row.js";
 import { useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
 
 const SPACES = { Q: ["query", "q", "content that the word looks for"], K: ["key", "k", "how the word is found"],
@@ -57,8 +58,8 @@ export function Product() {
   const answer = { ...trace, loading: trace.loading || matrix.loading || sequences.loading, error: trace.error ?? matrix.error };
   return html`<${WeightCard} title=${`x W_${letter} = ${SPACES[letter][1]}: a word's ${side}`} copy=${{ route: matrix.route ?? "" }}
       save=${parts && { name: `W_${letter}-x`, arrays: savedParts(parts, letter) }}>
-    <div class="toolbar"><${FieldChoices} field="weights_letter" label="Matrix"
-      choices=${Object.entries(SPACES).map(([name, [what]]) => [name, `W_${name}: ${what}`])} /></div>
+    <${ToolRow}><${FieldChoices} field="weights_letter" label="Matrix"
+      choices=${Object.entries(SPACES).map(([name, [what]]) => [name, `W_${name}: ${what}`])} /><//>
     <${HeadPicker} />
     ${part === "cross" && html`<p class="lack">Choose the encoder's or the decoder's own attention: here one text is read.</p>`}
     ${selection.text === "" && html`<p class="lack">Write a text above, and choose one of its words.</p>`}
@@ -132,7 +133,7 @@ function layoutOf({ d, width: count }) {
 
 /** {x, matrix, high}: the vector and the matrix as pixels, and the largest size of the result's numbers. */
 function pixelsOf({ d, width: count, x, y, matrix }, mode) {
-  const map = (values, columns) => bitmapOf(values, d, columns, { ...scaleOf(values, "diverging"), mode });
+  const map = (values, columns) => bitmapOf(values, d, columns, { ...clippedScale(values), mode });
   return { x: map(x, 1), matrix: map(matrix, count), high: scaleOf(y, "diverging").high };
 }
 
