@@ -306,6 +306,12 @@ def settle(page: Page) -> None:
     expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0)
 
 
+def open_rows(page: Page) -> None:
+    """Open the rows of controls that have no room for all of them."""
+    for button in page.get_by_role("button", name="More", exact=True).all():
+        button.click()
+
+
 def wait_until(page: Page, holds: Callable[[], bool]) -> None:
     """Wait until a condition holds that `expect` cannot express; fail if it never holds."""
     give_up = time.monotonic() + PATIENCE_MS / 1000

@@ -112,7 +112,7 @@ def test_axe_finds_nothing_serious_in_what_opens(
     assert not found
 
 
-INKS = ("ink", "muted", "accent", "query", "key", "value", "good", "bad")
+INKS = ("ink", "muted", "accent", "query", "key", "value", "positive", "negative", "good", "bad")
 GROUNDS = ("paper", "raised", "sunk")
 PAIRS = (
     *((ink, ground) for ink in INKS for ground in GROUNDS),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, Response, expect
 
-from tests.page.conftest import TEXT, Open, ask, box_of, settle, slow_answers, written
+from tests.page.conftest import TEXT, Open, ask, box_of, open_rows, settle, slow_answers, written
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -114,6 +114,7 @@ def test_top_keys_are_the_largest_and_without_the_first_token_the_colours_end_at
     page.wait_for_url(re.compile(rf"key={np.argsort(-row)[1]}\b"))
     end = page.locator(".head-pictures .colour-scale .number").last
     expect(end).to_have_text("1")
+    open_rows(page)
     page.get_by_label("hide the first token").check()
     expect(end).to_have_text(f"{weights[:, 1:].max():.3g}")
     page.wait_for_url(re.compile("attention_sink=0"))
@@ -197,6 +198,7 @@ def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
     """Use the options of Write: top-k 1, with which the likeliest token is drawn at any temperature."""
     options = {"write_temperature": 2, "write_top_k": 1, "write_max_tokens": 12}
     page = open_view("attention", layer=4, head=7, key=0, **options)
+    open_rows(page)
     page.get_by_role("button", name="Continue and watch").click()
     page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
     settle(page)
@@ -214,6 +216,7 @@ def test_writing_is_ended_by_a_button_or_another_head_and_what_was_written_stays
 ) -> None:
     page = open_view("attention", layer=1, head=3, key=0, write_max_tokens=400, write_seed=3)
     with slow_answers(page):
+        open_rows(page)
         page.get_by_role("button", name="Continue and watch").click()
         expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
         if head == 3:

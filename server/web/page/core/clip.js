@@ -82,7 +82,7 @@ async function playThrough(seconds, show, isOver) {
 }
 
 /** {canvas, take()}: an opaque canvas with even lengths for the video, and a function that copies the drawing to it. */
-function filmOf(drawn, background = "#fff") {
+function filmOf(drawn, background) {
   const canvas = document.createElement("canvas");
   const scale = Math.min(1, WIDEST / drawn.width);
   [canvas.width, canvas.height] = [drawn.width, drawn.height].map((length) => Math.max(2, 2 * Math.round((length * scale) / 2)));

@@ -1,18 +1,5 @@
-// Colours for numbers: one sequential and one diverging scale, each for light and dark mode.
-
-// Stops are evenly spaced. Lightness is monotonic on each arm of a scale, so it is readable without colour vision.
-const SEQUENTIAL = {
-  light: [[252, 251, 247], [214, 226, 240], [148, 184, 222], [72, 128, 192], [28, 72, 142], [14, 30, 84]],
-  dark: [[22, 25, 34], [52, 48, 92], [122, 62, 118], [204, 92, 88], [248, 156, 76], [255, 236, 170]],
-};
-const DIVERGING = {
-  light: [[150, 66, 8], [224, 148, 84], [250, 249, 245], [110, 160, 214], [20, 66, 140]],
-  // its middle is a grey that differs from the dark page, so that a number near 0 differs from an empty cell
-  dark: [
-    [255, 190, 120], [228, 142, 72], [180, 112, 60], [132, 96, 74], [76, 80, 92],
-    [72, 104, 150], [74, 132, 204], [106, 164, 240], [160, 208, 255],
-  ],
-};
+// Colours for numbers: the sequential and the diverging map of styles/tokens.css, each for light and dark mode.
+import { palette } from "./theme.js";
 
 function tableOf(stops) {
   const table = new Uint8Array(256 * 3);
@@ -31,7 +18,10 @@ const TABLES = new Map();
 /** 256 colours as flat RGB bytes; `kind` is "sequential" (0 to 1) or "diverging" (-1 to 1), `mode` light or dark. */
 export function colourTable(kind, mode) {
   const key = `${kind} ${mode}`;
-  if (!TABLES.has(key)) TABLES.set(key, tableOf((kind === "diverging" ? DIVERGING : SEQUENTIAL)[mode]));
+  if (!TABLES.has(key)) {
+    const stops = palette()[`${kind}-${mode}`].split(" ");
+    TABLES.set(key, tableOf(stops.map((stop) => [1, 3, 5].map((i) => parseInt(stop.slice(i, i + 2), 16)))));
+  }
   return TABLES.get(key);
 }
 

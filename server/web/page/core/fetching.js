@@ -126,6 +126,7 @@ function start(key, fetchIt) {
 }
 
 const NOTHING = { request: null, data: null, asked: null, error: null, loading: false, isStale: false };
+const took = new Map(); // seconds of the last answer of a route
 const BUSY_WAIT = 5; // seconds before a request is sent again to a busy server without Retry-After
 
 /** The key of a request; requests with and without another side have different keys. */
@@ -135,7 +136,7 @@ const keyOf = (route, body) => {
 };
 
 /**
- * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route sends no request.
+ * {data, asked, error, loading, isStale, retry, usual} of `fetcher(route, body, {signal})`; a null route sends no request.
  * While a new answer loads, `data` is the previous answer (`asked` is its body) and isStale is true, so that the view
  * does not flicker. Requests that are not needed any more are cancelled. A request rejected by a busy server is sent
  * again after Retry-After (`error.again`, in seconds); a failed one, when the server or the key is back.
@@ -155,8 +156,11 @@ export function useAnswer(fetcher, route, body) {
     }
     const abort = new AbortController();
     let timer = null;
+    const started = performance.now();
     const finish = (data, error) => {
       if (abort.signal.aborted) return;
+      const seconds = (performance.now() - started) / 1000;
+      if (seconds > 0.5 && !error) took.set(route, seconds);
       if (error?.status === 429) {
         error.again = error.retryAfter ?? BUSY_WAIT;
         timer = setTimeout(retry, error.again * 1000);
@@ -164,7 +168,7 @@ export function useAnswer(fetcher, route, body) {
       setResult({ request, data, asked: error ? null : body, error, loading: false, isStale: false });
     };
     const end = hold(route, body);
-    setResult((old) => ({ ...old, request, loading: true, isStale: old.data !== null }));
+    setResult((old) => ({ ...old, request, loading: true, isStale: old.data !== null, usual: took.get(route) }));
     fetcher(route, body, { signal: abort.signal }).then((data) => finish(data, null), (error) => finish(null, error));
     return () => {
       end();

@@ -1,20 +1,21 @@
 // A button that records a canvas and saves a video; it is absent if the browser cannot record video.
 import { clipFormat, recordClip } from "../core/clip.js";
+import { film } from "../core/film.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { saveBlob, sizeOf } from "../core/save.js";
 import { palette } from "../core/theme.js";
 
 /**
  * canvas: a ref of the canvas; drawAt(progress) draws on it synchronously, progress 0 to 1; seconds: the length of
- * the video; name: of the file. onStart(): the view stops its own playback; onEnd(): it draws its own picture again.
+ * the video; name: of the file. onStart(): the view stops its own playback, and its address names the present frame;
+ * onEnd(): it draws its own picture again.
  */
-export function ClipButton({ canvas, drawAt, seconds, name, onStart, onEnd }) {
+export function ClipButton({ canvas, drawAt, seconds = 10, name, onStart, onEnd }) {
   const [progress, setProgress] = useState(null); // 0 to 1 during the recording
   const [said, setSaid] = useState("");
   const running = useRef(null);
-  useEffect(() => () => running.current?.abort(), []);
+  const latest = useRef({});
   const format = clipFormat();
-  if (!format) return null;
   const record = async () => {
     running.current = new AbortController();
     setSaid("");
@@ -32,6 +33,15 @@ export function ClipButton({ canvas, drawAt, seconds, name, onStart, onEnd }) {
     setProgress(null);
     onEnd?.();
   };
+  latest.current = { record, onStart };
+  useEffect(() => {
+    film.set({ seconds, record: format && (() => latest.current.record()), pause: () => latest.current.onStart?.() });
+    return () => {
+      film.set(null);
+      running.current?.abort();
+    };
+  }, []);
+  if (!format) return null;
   const share = progress === null ? 0 : Math.round(progress * 100);
   return html`<span class="clip">
     ${progress === null

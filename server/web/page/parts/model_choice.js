@@ -65,8 +65,8 @@ export const ModelState = ({ model }) => html`<span class=${`model-state ${model
 /** A message below the header, over the view: that a model is being loaded, or why another one is shown. */
 export function ModelNote({ served: { data, name, note, isOpening, isLoading, dismiss } }) {
   return html`<div class="model-note">
-    <p role="status">${data && isOpening && isLoading && html`<span class="progress active"></span>Loading the
-      model <b>${name}</b>. The page shows <b>${data.model}</b> until then.`}</p>
+    <p role="status" aria-busy=${Boolean(data && isOpening && isLoading)}>${data && isOpening && isLoading && html`<span
+      class="model-state loading"></span>Loading the model <b>${name}</b>. The page shows <b>${data.model}</b> until then.`}</p>
     ${note && html`<div role="alert"><p>${note}</p>
       <button type="button" class="quiet" aria-label="Close the message" onClick=${dismiss}>✕</button></div>`}
   </div>`;

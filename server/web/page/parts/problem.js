@@ -91,18 +91,22 @@ function Countdown({ error }) {
   return html`<span aria-hidden="true">${left > 0 ? ` (in ${left})` : " (now)"}</span>`;
 }
 
-/** A progress line while loading; it reserves its height so that the layout does not move. */
-export const Progress = ({ active, label = "Asking the server…" }) =>
-  html`<div class=${classes("progress", active && "active")} role="status">${active ? label : ""}</div>`;
+/**
+ * A skeleton in the place of what loads, visible after half a second. usual: the seconds that the last such answer took;
+ * its bar is full then. Without them the bar moves to and fro.
+ */
+export const Progress = ({ active, label = "Asking the server…", usual }) =>
+  html`<div class=${classes("progress", active && "active", usual && "timed")} style=${usual && { "--usual": `${usual}s` }}
+    role="status">${active ? `${label}${usual >= 1 ? ` usually ${Math.round(usual)} s` : ""}` : ""}</div>`;
 
 /**
  * The state of an answer (see useAnswer): progress, the problem, or the content from `children(data)`. While a new
- * answer loads, the old content stays, paler.
+ * answer loads, the old content stays, paler. minHeight: of the content, which the skeleton reserves.
  */
 export function Answer({ answer, children, minHeight }) {
-  const { data, error, loading, isStale, retry } = answer;
+  const { data, error, loading, isStale, retry, usual } = answer;
   return html`<div class=${classes("answer", isStale && "stale")} style=${{ minHeight }} aria-busy=${loading}>
-    <${Progress} active=${loading} />
+    <${Progress} active=${loading} usual=${usual} />
     <${Problem} error=${error} retry=${retry} />
     ${data !== null && children(data)}
   </div>`;

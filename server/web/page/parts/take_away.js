@@ -1,11 +1,12 @@
 // Export of a view: saving it as a file, and the header of such a file or of a frame.
 import { ask, connection, root } from "../core/api.js";
+import { film } from "../core/film.js";
 import { classes, html } from "../core/html.js";
 import { useCapabilities } from "../core/model.js";
 import { saved } from "../core/place.js";
 import { saveBlob, sizeOf } from "../core/save.js";
 import { contentOf } from "../core/saved.js";
-import { address, hashNow, useSelection } from "../core/state.js";
+import { address, hashNow, state, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
 import { copy, Menu } from "./tools.js";
 
@@ -13,6 +14,7 @@ const [PLACE, EMPTY] = ['id="saved">', "null"]; // placeholder for a file's cont
 
 /** The view as one file, with the answers it has received. */
 async function fileOf(view) {
+  film.value?.pause(); // the address names the frame at which it stops
   const response = await ask(`web/saved/${view.id}.html`, null, { accept: "text/html", isKept: false });
   const page = await response.text();
   // in the text of a script, only < could begin a tag
@@ -26,6 +28,18 @@ async function save(view) {
   return `Saved, ${sizeOf(file.size)}`;
 }
 
+async function saveCard(view, capabilities) {
+  const { text, view: name } = state.value;
+  const turn = [...document.querySelectorAll("main .turn :is(.bubble, .markdown)")].at(-1)?.innerText;
+  const sentence = name === "chat" ? (turn ?? "") : text && `“${text}”`;
+  const title = document.querySelector("main h2")?.cloneNode(true);
+  title?.querySelectorAll("sub").forEach((position) => position.remove());
+  const { cardOf } = await import("./card.js");
+  const source = `Lightwell · ${capabilities.model} · ${view.title}`;
+  const card = await cardOf(title?.textContent.trim() || view.title, sentence || view.about, source);
+  saveBlob(card, `lightwell-${view.id}.png`);
+}
+
 /** HTML that embeds the view in another page, if the server allows it (--embed-origins). */
 function frameOf(view) {
   const place = new URL(address());
@@ -36,9 +50,13 @@ function frameOf(view) {
 
 /** The header's menu for sharing a view. */
 export function TakeAway({ view }) {
+  const capabilities = useCapabilities();
+  const moving = useStore(film);
   return html`<${Menu} label="Share…" title="Take this view away" items=${[
     { label: "this view (HTML)", run: () => save(view) },
-    { label: "link to this view", run: () => copy(address()) },
+    { label: "card (PNG)", run: () => saveCard(view, capabilities) },
+    moving?.record && { label: `clip of ${moving.seconds} s`, run: moving.record },
+    { label: "link to this view", run: () => (film.value?.pause(), copy(address())) },
     { label: "frame for a web page", run: () => copy(frameOf(view)) },
   ]} />`;
 }

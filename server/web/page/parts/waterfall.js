@@ -85,11 +85,11 @@ function drawBar(context, bar, { x, room, y, next, colours }) {
   const [top, bottom] = [y(Math.max(bar.from, bar.to)), y(Math.min(bar.from, bar.to))];
   const tall = Math.max(bottom - top, 1);
   if (bar.value < 0) {
-    context.strokeStyle = colours.key;
+    context.strokeStyle = colours.negative;
     context.lineWidth = 1.5;
     context.strokeRect(x + gap + 0.75, top, Math.max(room - 2 * gap - 1.5, 0.5), tall);
   } else {
-    context.fillStyle = bar.isTotal ? colours.ink : colours.query;
+    context.fillStyle = bar.isTotal ? colours.ink : colours.positive;
     context.fillRect(x + gap, top, Math.max(room - 2 * gap, 0.5), tall);
   }
   if (!next || next.isTotal) return;

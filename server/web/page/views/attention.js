@@ -9,6 +9,7 @@ import { useStrongestPair } from "../core/strongest.js";
 import { Choices } from "../parts/choices.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
+import { ToolRow } from "../parts/tool_row.js";
 import { HeadMatrix, HeadWords, TopKeys } from "./attention/head.js";
 import { lackOfNorms, useGrid, useRequest } from "./attention/numbers.js";
 import { hasMask } from "./attention/unmasked.js";
@@ -71,7 +72,7 @@ function Toolbar({ watching, grid }) {
   const kinds = KINDS.filter(([kind]) => has[kind] ?? true);
   const lack = grid?.isDifference ? UNSUBTRACTED : lackOfWatching(capabilities, part);
   const pick = (field) => (value) => select({ [field]: value });
-  return html`<div class="toolbar">
+  return html`<${ToolRow}>
     <${Choices} label="Show" value=${selection.attention_kind} onPick=${pick("attention_kind")} choices=${kinds} />
     <${Choices} label="Queries are" value=${selection.attention_orientation} onPick=${pick("attention_orientation")}
       choices=${[["rows", "rows"], ["columns", "columns"]]} />
@@ -86,7 +87,7 @@ function Toolbar({ watching, grid }) {
       ? html`<button type="button" class="primary" onClick=${watching.stop}>Stop writing</button>`
       : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
           onClick=${() => watching.start(grid)}>Continue and watch</button>`}
-  </div>
+  <//>
   ${lack && html`<p class="hint">Nothing can be watched here. ${lack}</p>`}`;
 }
 
@@ -117,7 +118,7 @@ function Meaning({ grid, live }) {
   if (grid.isDifference) {
     return html`<p class="hint">${shape}. ${grid.values.every((value) => value === 0 || Number.isNaN(value))
       ? "Nothing changed in this head: a change affects later layers and the model's prediction."
-      : "How much more (blue) or less (orange) each query gives to each key than it did."}</p>`;
+      : "How much more (green) or less (pink) each query gives to each key than it did."}</p>`;
   }
   return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stackAt(stack, layer))}</code>${" "}
     <span class="hint">${shape}. ${saysOf(grid, line, stack)}</span></p>`;
@@ -140,7 +141,7 @@ function saysOf({ kind, beneath }, line, stack) {
     return html`<${Term} of="value-weighted">Value-weighted<//>: the length of each key's addition to the query's
       vector. A large weight on a short value adds little.`;
   }
-  if (kind === "scores") return `The input of the softmax, ${line} by ${line}; blue is above 0, orange below.`;
+  if (kind === "scores") return `The input of the softmax, ${line} by ${line}; green is above 0, pink below.`;
   if (beneath) {
     return "How well query and key fit. Masked pairs are struck out: their score becomes −∞, their weight 0.";
   }

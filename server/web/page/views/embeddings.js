@@ -10,6 +10,7 @@ import { Matrix } from "../parts/matrix.js";
 import { Answer } from "../parts/problem.js";
 import { DelayedText } from "../parts/shared_bar.js";
 import { Term } from "../parts/term.js";
+import { ToolRow } from "../parts/tool_row.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { Plane } from "./embeddings/plane.js";
 
@@ -58,7 +59,7 @@ export function View() {
   return html`<div class="embeddings">
     <p>Each text becomes one <${Term} of="vector" /> by <${Term} of="pooling" />: ${POOLED[pooling]}. Texts that the model finds
       alike point the same way: their <${Term} of="cosine" /> is near 1.</p>
-    <div class="toolbar">
+    <${ToolRow}>
       <label>Layer <select value=${selection.embeddings_layer}
         onChange=${(event) => select({ embeddings_layer: event.target.value })}>
         <option value="">after the final norm</option>
@@ -69,12 +70,12 @@ export function View() {
         select({ embeddings_pooling: value === embeddings.defaults.pooling ? "" : value })}>
         ${embeddings.poolings.filter((name) => name !== "none").map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>
-    </div>
+    <//>
     <${DelayedText} label=${`Texts, one a line (${texts.length})`} rows=${5}
       value=${selection.embeddings_texts || EXAMPLES.join("\n")}
       keepsLines=${true} onText=${(value) => select({ embeddings_texts: value === EXAMPLES.join("\n") ? "" : value })} />
     ${lines.length > MOST_TEXTS && html`<p class="hint">Only the first ${MOST_TEXTS} of ${lines.length} texts are compared.</p>`}
-    <${Answer} answer=${answer}>${(entries) => html`<${Comparison} entries=${entries} body=${answer.asked} />`}<//>
+    <${Answer} answer=${answer} minHeight="35rem">${(entries) => html`<${Comparison} entries=${entries} body=${answer.asked} />`}<//>
   </div>`;
 }
 

@@ -1,7 +1,7 @@
 // One open block: all its tensors, left to right, with the numbers of the selected words.
 import { sidesOfRequest, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
-import { html, useEffect, useMemo, useRef } from "../core/html.js";
+import { classes, html, useEffect, useMemo, useRef } from "../core/html.js";
 import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { format, grouped, percent } from "../core/numbers.js";
 import { useSequences } from "../core/sequences.js";
@@ -98,9 +98,9 @@ function Block({ graph, numbers, place, isBusy }) {
         ${body && html`<${CopyMenu} route="v1/trace" body=${body} />`}
         <${SaveMenu} picture=${picture} name=${`block-${place.layer}`} />
       </header>
-      <${Progress} active=${isBusy} />
+      <div class=${classes("answer", isBusy && "stale")}><${Progress} active=${isBusy} />
       <${Diagram} graph=${graph} strips=${strips} shapes=${shapes} notes=${notes} layer=${place.layer} open=${open}
-        onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} handle=${picture} />
+        onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} handle=${picture} /></div>
     </section>
     <div ref=${panel}>${
       node &&

@@ -11,6 +11,7 @@ import { Bars } from "../parts/bars.js";
 import { Choices } from "../parts/choices.js";
 import { Answer } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
+import { ToolRow } from "../parts/tool_row.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { MEASURES, headsOf, measureNamed } from "./heads/measures.js";
 import { Scatter, layerColour, markPath } from "./heads/scatter.js";
@@ -29,7 +30,7 @@ export function View() {
   const answer = useLook(isOfText && !selection.text ? null : "v1/heads", body);
   return html`<div class="heads">
     <p>Every point is one <${Term} of="head" />. Find outliers, then click one to see its pattern.</p>
-    <div class="toolbar">
+    <${ToolRow}>
       <${Choices} label="They read" value=${selection.heads_on} onPick=${(heads_on) => select({ heads_on })}
         choices=${[
           ["random", "random tokens, twice"],
@@ -37,10 +38,10 @@ export function View() {
         ]} />
       <${AxisPicker} field="heads_x" label="x axis" value=${measureNamed(selection.heads_x, "previous_token")} />
       <${AxisPicker} field="heads_y" label="y axis" value=${measureNamed(selection.heads_y, "induction")} />
-    </div>
+    <//>
     ${part === "cross" && html`<p class="hint">The scores are of the decoder's attention to its own words: cross-attention
       has no previous and no first token of the same text.</p>`}
-    <${Answer} answer=${answer} minHeight="30rem">${() =>
+    <${Answer} answer=${answer} minHeight="100vh">${() =>
       html`<${Found} entry=${answer.entry} body=${body} part=${ownPart} />`}<//>
   </div>`;
 }

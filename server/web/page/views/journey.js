@@ -67,7 +67,6 @@ function Controls({ stage, film, body, temperature }) {
     <${Slider} label="temperature of the attention" value=${temperature} stops=${TEMPERATURES} onPick=${heat} write=${format}
       hint="The scores are divided by it before the softmax; the model itself uses 1" />
     <span class="journey-tools"><${ClipButton} canvas=${stage.canvas} drawAt=${stage.drawAt}
-      seconds=${Math.round(stage.seconds)}
       name="journey" onStart=${() => player.pause()} onEnd=${() => player.seek(player.progress)} />
       <${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} picture=${picture} name="journey"
       arrays=${savedArrays(film)} /></span>

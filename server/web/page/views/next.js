@@ -43,7 +43,7 @@ export function View() {
       <${Term} of="temperature" />, to see the effect of a sampler
       on them; click a token to ${kind === "encoder" ? "put it in this place" : "write it and continue"}.</p>
     ${other && html`<${Problem} error=${first.answer.error} retry=${first.answer.retry} />`}
-    <${Answer} answer=${answer}>${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
+    <${Answer} answer=${answer} minHeight="70rem">${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
       html`<${Difference} before=${first} after=${shown} body=${body}><${Controls} selection=${selection} /><//>`}<//>
     ${kind === "decoder" && html`<${TextScore} />`}
     <${OwnLogits} />

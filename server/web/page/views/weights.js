@@ -10,6 +10,7 @@ import { Lines } from "../parts/lines.js";
 import { Answer } from "../parts/problem.js";
 import { HeadPicker } from "../parts/shared_bar.js";
 import { Term } from "../parts/term.js";
+import { ToolRow } from "../parts/tool_row.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { Angles } from "./weights/angles.js";
 import { CosineHistogram, savedCosines } from "./weights/histogram.js";
@@ -35,9 +36,9 @@ const SHOWN = {
 export function View() {
   const { weights_show: shown } = useSelection();
   const [, Part] = SHOWN[shown];
-  return html`<div class="weights-view"><div class="toolbar"><${Choices} label="Show" value=${shown}
+  return html`<div class="weights-view"><${ToolRow}><${Choices} label="Show" value=${shown}
       choices=${Object.entries(SHOWN).map(([name, [title]]) => [name, title])}
-      onPick=${(name) => select({ weights_show: name }, { remember: true })} /></div>
+      onPick=${(name) => select({ weights_show: name }, { remember: true })} /><//>
     <${Part} key=${shown} /></div>`;
 }
 
@@ -49,7 +50,7 @@ function Census() {
   return html`<section class="card"><header><h2>Where the parameters are</h2>
       <${CopyMenu} route=${route} />
       ${answer.data && html`<${SaveMenu} picture=${picture} name="parameters" arrays=${savedCensus(answer.data)} />`}</header>
-    <${Answer} answer=${answer}>${(census) => html`
+    <${Answer} answer=${answer} minHeight="28rem">${(census) => html`
       <p><b>${grouped(census.total)}</b> <${Term} of="parameter">parameters<//>, each storage counted
         once${census.tied ? "; the unembedding is the token table again, so it adds nothing" : ""}. Areas are shares.</p>
       <${Treemap} rows=${census.rows} total=${census.total} handle=${picture} />
@@ -109,7 +110,7 @@ function Geometry() {
       <${CopyMenu} route=${route} />
       ${answer.data && html`<${SaveMenu} picture=${picture} name="cosines" arrays=${savedCosines(answer.data.data[0])} />`}
     </header>
-    <div class="toolbar">
+    <${ToolRow}>
       <label>Matrix <select value=${name} onChange=${(event) => select({ weights_matrix: event.target.value })}>
         ${choices.map(({ value, label }) => html`<option value=${value}>${label}</option>`)}</select></label>
       ${!isTable && html`<label>Layer <select value=${layer}
@@ -117,8 +118,8 @@ function Geometry() {
         ${Array.from({ length: stack.num_layers }, (_, i) => html`<option value=${i}>${i}</option>`)}</select></label>`}
       <${Choices} label="Vectors" value=${selection.weights_axis} choices=${[["rows", "rows"], ["columns", "columns"]]}
         onPick=${(weights_axis) => select({ weights_axis })} />
-    </div>
-    <${Answer} answer=${answer}>${({ data: [entry] }) => html`<${GeometryResult} entry=${entry} handle=${picture} />`}<//>
+    <//>
+    <${Answer} answer=${answer} minHeight="35rem">${({ data: [entry] }) => html`<${GeometryResult} entry=${entry} handle=${picture} />`}<//>
   </section>`;
 }
 
@@ -162,7 +163,7 @@ function Circuits() {
       matrix of ${stack.hidden_size} × ${stack.hidden_size}, but passes through ${width} numbers, so its rank is at most
       ${" "}${width}: its${" "}
       <${Term} of="singular value">singular values<//> show how it uses them.</p>
-    <${Answer} answer=${answer}>${([entry]) => html`<${Spectra} entry=${entry} handle=${picture} />`}<//>
+    <${Answer} answer=${answer} minHeight="19rem">${([entry]) => html`<${Spectra} entry=${entry} handle=${picture} />`}<//>
   </section>`;
 }
 

@@ -65,7 +65,7 @@ export function Wall() {
     </header>
     <p class="hint">Every picture is one head on the whole text${isPicked ? ", some of its tokens left out" : ""}${
       selection.attention_kind === "unmasked" ? ", without masked pairs" : ""}. Each has a
-      scale of its own${kind === "pattern" || kind === "norm" ? ", by the square root" : ": blue above 0, orange below"}. Click
+      scale of its own${kind === "pattern" || kind === "norm" ? ", by the square root" : ": green above 0, pink below"}. Click
       one to open it.</p>
     <${Problem} error=${error} retry=${retry} />
     ${selection.text !== "" &&

@@ -88,7 +88,7 @@ function Told({ entry, handle }) {
   return html`<p class="hint"><code class="word">${nameOf(target)}</code> ${chanceOf(entry)}${versus && html`, rather
       than <code class="word">${nameOf(versus)}</code>`}: its logit is${" "}
       <b id="reasons-value">${format(value)}</b>${versus && " larger"}. All parts together are <b id="reasons-sum">${
-      format(sum)}</b>: blue speaks for it, orange against it.</p>
+      format(sum)}</b>: green speaks for it, pink against it.</p>
     <${Drawn} reasons=${reasons} handle=${handle} />
     ${reasons.verify && html`<${Verified} rows=${reasons.verify} value=${value} />`}`;
 }

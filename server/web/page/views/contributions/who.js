@@ -29,8 +29,8 @@ export function ByHead({ entry, array, isLogit, isSigned }) {
       <${SaveMenu} picture=${picture} name="contributions-by-head"
         arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0],
         columns: names[1] }]} /></header>
-    <p class="hint">${entry.isDifference ? "How much more (blue) or less (orange) each head adds than it did."
-      : isLogit ? "Contribution of each head to the logit: blue raises it, orange lowers it."
+    <p class="hint">${entry.isDifference ? "How much more (green) or less (pink) each head adds than it did."
+      : isLogit ? "Contribution of each head to the logit: green raises it, pink lowers it."
       : "Lengths of each head's contributions, summed over the source words."} Click a head to choose it.</p>
     <${Matrix} values=${sums} rowNames=${names[0]} columnNames=${names[1]} rowTitle="layer" columnTitle="head"
       rowColour="ink" columnColour="ink" square=${false} maxCell=${44}

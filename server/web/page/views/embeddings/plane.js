@@ -29,7 +29,7 @@ export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
       context.font = "12px system-ui, sans-serif";
       context.textBaseline = "middle";
       const dots = points.map(at);
-      context.fillStyle = colours.query;
+      context.fillStyle = colours.accent;
       for (const [x, y] of dots) {
         context.beginPath();
         context.arc(x, y, DOT, 0, 2 * Math.PI);
@@ -44,7 +44,7 @@ export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
   const overlay = useCallback(
     (context, { width, height: tall, colours }) => {
       const at = frameOf(points, width, tall);
-      for (const [index, colour] of [[chosen, colours.query], [hovered, colours.ink]]) {
+      for (const [index, colour] of [[chosen, colours.accent], [hovered, colours.muted]]) {
         if (index === null) continue;
         context.strokeStyle = colour;
         context.lineWidth = 2.5;

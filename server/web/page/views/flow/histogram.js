@@ -61,7 +61,7 @@ export function Histogram({ values, name }) {
   const draw = useCallback(
     (context, { width, height, colours }) => {
       const bin = width / NUM_BINS;
-      context.fillStyle = colours.query;
+      context.fillStyle = colours.accent;
       counts.forEach((count, i) => {
         const tall = (count / most) * (height - FOOT - 4);
         context.fillRect(i * bin + 0.5, height - FOOT - tall, Math.max(bin - 1, 1), tall);

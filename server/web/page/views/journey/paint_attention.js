@@ -56,8 +56,8 @@ function paintGrid(pen, film, stage) {
       (isPositive ? positive : negative).push([x + row / 2, y + row * 0.45, size * row * 0.42]);
     });
   });
-  pen.circles(positive, pen.colours.query, 0.9);
-  pen.circles(negative, pen.colours.key, 0.9);
+  pen.circles(positive, pen.colours.positive, 0.9);
+  pen.circles(negative, pen.colours.negative, 0.9);
   if (stage.mask > 0) pen.hatch(hidden, pen.colours.muted, stage.mask * 0.75);
   pen.edge(grid.x, grid.y, grid.width, grid.height, pen.colours.line);
   if (row * pen.scale >= NUMBERED) paintNumbers(pen, film, stage);

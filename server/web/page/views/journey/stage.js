@@ -10,7 +10,7 @@ import { described, paint } from "./film.js";
 import { Player } from "./player.js";
 import { foundAt, saysOf } from "./pointing.js";
 
-const COLOURS = ["ink", "muted", "line", "paper", "raised", "sunk", "query", "key", "value", "accent"];
+const COLOURS = ["ink", "muted", "line", "paper", "raised", "sunk", "query", "key", "value", "accent", "positive", "negative"];
 
 /** The colours of the page as plain strings: reading them from the style in each frame takes longer than drawing. */
 function coloursNow() {

@@ -108,7 +108,7 @@ const keyOf = ({ explain, key }) => {
 function dotsStop({ data, products }, { query, key, dot }) {
   return {
     title: "Every query meets every key",
-    says: `A dot is as large as the product q · k of its row and column; orange ones are below 0. ${query} · ${key} = ${
+    says: `A dot is as large as the product q · k of its row and column; pink ones are below 0. ${query} · ${key} = ${
       format(dot)}, the sum of ${data.stack.head_dim} products. All ${grouped(data.shown.length ** 2)} pairs are drawn${
       products.isMasked.some(Boolean) ? ", including masked ones" : ""}.`,
     to: { view: "attention", attention_kind: "dots" }, link: "Attention: q · k",

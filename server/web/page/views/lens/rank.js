@@ -24,7 +24,7 @@ export function Rank({ entry, query, state, given }) {
       <${CopyMenu} route="v1/lens" body=${body} /></header>
     <div class="toolbar"><${TargetField} field="lens_target" typed=${typed} label="Follow" token=${answer.entry?.target}
       empty="its own answer" suggestions=${suggestions} error=${answer.error} /></div>
-    <${Answer} answer=${isField ? { ...answer, error: null } : answer}>${() =>
+    <${Answer} answer=${isField ? { ...answer, error: null } : answer} minHeight="20rem">${() =>
       html`<${Curves} found=${answer.entry} word=${shownToken(entry.tokens[query])} state=${state} />`}<//>
   </section>`;
 }

@@ -96,12 +96,12 @@ function drawCurve(context, { width, colours }, { row, drawn, axes, found }) {
   const end = axes.x(drawn.numKept, width);
   after.push([end, axes.y(drawn.kept[row.order[drawn.numKept - 1]])]);
   const ground = HEIGHT - MARGIN.bottom;
-  context.fillStyle = colours.query;
+  context.fillStyle = colours.accent;
   context.globalAlpha = 0.2;
   path(context, [[MARGIN.left, ground], ...after, [end, ground]]);
   context.fill();
   context.globalAlpha = 1;
-  context.strokeStyle = colours.query;
+  context.strokeStyle = colours.accent;
   context.lineWidth = 2.5;
   path(context, after);
   context.stroke();
@@ -115,12 +115,12 @@ function drawCurve(context, { width, colours }, { row, drawn, axes, found }) {
 
 /** The cut of the truncation, with its label on the side with more space. */
 function drawEdge(context, x, width, colours, numKept) {
-  context.strokeStyle = colours.key;
+  context.strokeStyle = colours.ink;
   context.lineWidth = 1.5;
   const ground = HEIGHT - MARGIN.bottom;
   for (let y = MARGIN.top; y < ground; y += 7) strokeLine(context, [x, y], [x, Math.min(y + 4, ground)]);
   const isLeft = x > width * 0.6;
-  context.fillStyle = colours.key;
+  context.fillStyle = colours.ink;
   context.font = "600 11px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.textAlign = isLeft ? "right" : "left";
@@ -129,7 +129,7 @@ function drawEdge(context, x, width, colours, numKept) {
 }
 
 function drawFound(context, x, y, colours) {
-  context.fillStyle = colours.key;
+  context.fillStyle = colours.ink;
   context.beginPath();
   context.arc(x, y, 5, 0, 2 * Math.PI);
   context.fill();

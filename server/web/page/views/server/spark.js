@@ -16,7 +16,7 @@ export function Spark({ values, most, label, height = 44 }) {
       context.lineTo(width, tall - 2.5);
       context.stroke();
       if (values.length < 2) return;
-      context.fillStyle = colours.query;
+      context.fillStyle = colours.accent;
       context.globalAlpha = 0.15;
       context.beginPath();
       context.moveTo(xOf(0), tall - 3);
@@ -25,7 +25,7 @@ export function Spark({ values, most, label, height = 44 }) {
       context.closePath();
       context.fill();
       context.globalAlpha = 1;
-      context.strokeStyle = colours.query;
+      context.strokeStyle = colours.accent;
       context.lineWidth = 1.5;
       context.beginPath();
       values.forEach((value, i) => (i === 0 ? context.moveTo(xOf(i), yOf(value)) : context.lineTo(xOf(i), yOf(value))));

@@ -32,26 +32,33 @@ export function Clocks({ pairs, isMeasured }) {
       context.arc(x, y, SIZE / 2 - 4, 0, 2 * Math.PI);
       context.stroke();
       const start = before ? Math.atan2(before[1], before[0]) : 0;
-      hand(context, x, y, start, colours.muted, 4, 0.55);
-      hand(context, x, y, after ? Math.atan2(after[1], after[0]) : whole, colours.query, 2, 1);
+      const end = after ? Math.atan2(after[1], after[0]) : whole;
+      hand(context, x, y, start, colours.muted, 1.5);
+      hand(context, x, y, end, colours.accent, 3);
       context.fillStyle = colours.ink;
       context.fillText(String(place), x, y + SIZE / 2 + 3);
     });
   }, [pairs, isMeasured]);
   return html`<${Picture} draw=${draw} height=${(width) => Math.ceil(chosen.length / perLine(width)) * (SIZE + 14) + 4}
       label="Pairs of a query's numbers before and after the rotation; the table below has their angles" />
-    <ul class="legend"><li><b class="hint">short, thick</b>: before</li>
-      <li><b class="query">long</b>: after; the number is the pair's</li></ul>`;
+    <ul class="legend"><li><b class="hint">○</b> before the rotation</li>
+      <li><b>●</b> after; the number is the pair's</li></ul>`;
 }
 
-function hand(context, x, y, angle, colour, width, share) {
-  const length = (SIZE / 2 - 7) * share;
+/** A hand with a tip: a ring if it is thin, else a dot. */
+function hand(context, x, y, angle, colour, width) {
+  const length = SIZE / 2 - 11;
+  const [right, down] = [x + Math.cos(angle) * length, y - Math.sin(angle) * length];
+  context.fillStyle = colour;
   context.strokeStyle = colour;
   context.lineWidth = width;
   context.beginPath();
   context.moveTo(x, y);
-  context.lineTo(x + Math.cos(angle) * length, y - Math.sin(angle) * length);
+  context.lineTo(right, down);
   context.stroke();
+  context.beginPath();
+  context.arc(right, down, 3.5, 0, 2 * Math.PI);
+  context[width < 2 ? "stroke" : "fill"]();
 }
 
 const TURN = 2 * Math.PI;

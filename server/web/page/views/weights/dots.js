@@ -38,7 +38,7 @@ function drawDots(context, { width, colours }, { places, count, pair }) {
   context.fillText(format(ends.low, 3), MARGIN.left - 5, HEIGHT - MARGIN.bottom - 6);
   context.textAlign = "center";
   context.fillText(`neuron ${pair[0]} →, neuron ${pair[1]} ↑`, (MARGIN.left + width) / 2, HEIGHT - 8);
-  context.fillStyle = colours.query;
+  context.fillStyle = colours.accent;
   for (let i = 0; i < count; i += 1) {
     context.beginPath();
     context.arc(xOf(i, width), yOf(i), 4, 0, 2 * Math.PI);
@@ -56,7 +56,7 @@ export function Dots({ values: [across, up], tokens, pair, handle }) {
   const draw = useCallback((context, size) => drawDots(context, size, { places, count, pair }), [identity]);
   const overlay = useCallback((context, { width, colours }) => {
     if (at === null) return;
-    context.strokeStyle = colours.key;
+    context.strokeStyle = colours.ink;
     context.lineWidth = 2;
     context.beginPath();
     context.arc(places.xOf(at, width), places.yOf(at), 8, 0, 2 * Math.PI);

@@ -40,10 +40,10 @@ export function CosineHistogram({ counts, dimension, handle, height = 260 }) {
       const step = (width - MARGIN.left - MARGIN.right) / bins;
       const ground = tall - MARGIN.bottom;
       const yOf = (share) => ground - (share / top) * (ground - MARGIN.top);
-      context.fillStyle = colours.query;
+      context.fillStyle = colours.accent;
       counts.forEach((count, i) => context.fillRect(MARGIN.left + i * step, yOf(count / total),
         Math.max(step - 0.5, 0.5), ground - yOf(count / total)));
-      context.strokeStyle = colours.key;
+      context.strokeStyle = colours.ink;
       context.lineWidth = 2;
       context.beginPath();
       random.forEach((share, i) => context[i ? "lineTo" : "moveTo"](MARGIN.left + (i + 0.5) * step, yOf(share)));
@@ -84,6 +84,6 @@ export function CosineHistogram({ counts, dimension, handle, height = 260 }) {
         else return false;
         return true;
       }} />
-    <ul class="legend"><li><b class="query">▮</b> this matrix</li><li><b class="key">━</b> random directions
+    <ul class="legend"><li><b class="accent">▮</b> this matrix</li><li><b>━</b> random directions
       in ${dimension} dimensions, spread 1/√${dimension}</li></ul>`;
 }

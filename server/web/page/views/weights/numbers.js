@@ -7,6 +7,7 @@ import { Field } from "../../parts/field.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { Scrolled } from "../../parts/scrolled.js";
+import { ToolRow } from "../../parts/tool_row.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
 
@@ -74,14 +75,14 @@ function windowOf(shape, { weights_row: fromRow, weights_column: fromColumn }) {
 function Pickers({ there, weight, layer, numLayers, head, numHeads }) {
   const numbers = (count) => Array.from({ length: count }, (_, i) => html`<option value=${i}>${i}</option>`);
   const pick = (field) => (event) => select({ [field]: Number(event.target.value) });
-  return html`<div class="toolbar">
+  return html`<${ToolRow}>
     <label>Weight <select value=${patternOf(weight.name)}
       onChange=${(event) => select({ weights_name: event.target.value, weights_row: 0, weights_column: 0 })}>
       ${there.map(({ name }) => html`<option value=${patternOf(name)}>${name.replace(/blocks\.\d+\./, "")}</option>`)}</select></label>
     ${weight.name.includes("blocks.") && html`<label>Layer <select value=${layer} onChange=${pick("layer")}>
       ${numbers(numLayers)}</select></label>`}
     ${head !== null && html`<label>Head <select value=${head} onChange=${pick("head")}>${numbers(numHeads)}</select></label>`}
-  </div>`;
+  <//>`;
 }
 
 function About({ weight, head, group, shape }) {

@@ -9,6 +9,7 @@ import { Choices } from "../../parts/choices.js";
 import { Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
+import { ToolRow } from "../../parts/tool_row.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useLackOfWeights, usePrefix, useWeight, useWeightList, WeightCard } from "./asks.js";
 import { ProductPicture } from "./product_picture.js";
@@ -57,9 +58,9 @@ export function Product() {
     ${parts && html`<${SaveMenu} picture=${picture} name=${`W_${letter}-x`} arrays=${savedParts(parts, letter)} />`}`;
   const answer = { ...trace, loading: trace.loading || matrix.loading || sequences.loading, error: trace.error ?? matrix.error };
   return html`<${WeightCard} title=${`x W_${letter} = ${SPACES[letter][1]}: a word's ${side}`} menus=${menus}>
-    <div class="toolbar"><${Choices} label="Matrix" value=${letter}
+    <${ToolRow}><${Choices} label="Matrix" value=${letter}
       choices=${Object.entries(SPACES).map(([name, [what]]) => [name, `W_${name}: ${what}`])}
-      onPick=${(weights_letter) => select({ weights_letter })} /></div>
+      onPick=${(weights_letter) => select({ weights_letter })} /><//>
     <${HeadPicker} />
     ${part === "cross" && html`<p class="lack">Choose the encoder's or the decoder's own attention: here one text is read.</p>`}
     ${selection.text === "" && html`<p class="lack">Write a text above, and choose one of its words.</p>`}

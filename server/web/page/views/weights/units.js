@@ -6,6 +6,7 @@ import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { Answer } from "../../parts/problem.js";
+import { ToolRow } from "../../parts/tool_row.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { usePrefix } from "./asks.js";
 import { Dots } from "./dots.js";
@@ -59,12 +60,12 @@ function Pick({ layer, numLayers, pair, count, isChosen }) {
   const options = Array.from({ length: numLayers }, (_, i) => html`<option value=${i}>${i}</option>`);
   const [weights_unit, weights_other] = pair;
   const take = (field) => (raw) => select({ weights_unit, weights_other, [field]: clamp(Math.trunc(Number(raw)) || 0, count) });
-  return html`<div class="toolbar"><label>Layer <select value=${layer}
+  return html`<${ToolRow}><label>Layer <select value=${layer}
       onChange=${(event) => select({ layer: Number(event.target.value) })}>${options}</select></label>
     <label>Neuron <${Field} class="field-small" value=${pair[0]} inputmode="numeric" onTake=${take("weights_unit")} /></label>
     <label>and <${Field} class="field-small" value=${pair[1]} inputmode="numeric" onTake=${take("weights_other")} /></label>
     <span class="hint">of ${grouped(count)}${isChosen ? "" : `: of the first ${Math.min(FIRST, count)}, the pair that goes together most`
-    }</span></div>`;
+    }</span><//>`;
 }
 
 /** [[of the one], [of the other]] by position. */
