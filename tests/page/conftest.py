@@ -38,9 +38,11 @@ PATIENCE_MS = 60_000
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
 VIEWS = (
-    "chat", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",
+    "chat", "attention", "journey", "why", "moves", "lens", "next", "heads", "flow", "stacks",
     "embeddings", "weights", "server",
 )  # fmt: skip
+FORMER = {"contributions": "moves", "motion": "moves"}
+"""Former names of views, which addresses may still have, and the present ones."""
 KEY = "sk-of-somebody"
 FRAMING_ORIGIN = "http://notebook.invalid"
 PROXY_PATH = "/deep/down"
@@ -291,7 +293,7 @@ def show(page: Page, server: Server, view: str, **state: Any) -> Page:
     """Open a view of a server, and wait until its first answers are drawn; a page that is open stays loaded."""
     take_precision(server)
     page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
-    page.locator(f"#view-{view} h1").wait_for()
+    page.locator(f"#view-{FORMER.get(view, view)} h1").wait_for()
     settle(page)
     page.evaluate(DRAWN)
     return page

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, Response, expect
 
-from tests.page.conftest import TEXT, Open, ask, box_of, open_rows, settle, slow_answers, written
+from tests.page.conftest import TEXT, Open, ask, box_of, open_rows, settle, slow_answers, wait_until, written
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -210,6 +210,9 @@ def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
     expect(readout(page)).to_contain_text(f": {written(weights[-1, 0])}")
 
 
+ENDS_IN_VIEW = "(box) => scrollY > 0 && Math.abs(box.getBoundingClientRect().bottom - innerHeight) < 30"
+
+
 @pytest.mark.parametrize("head", [3, 4])
 def test_writing_is_ended_by_a_button_or_another_head_and_what_was_written_stays(
     open_view: Open, server: Server, head: int
@@ -219,6 +222,7 @@ def test_writing_is_ended_by_a_button_or_another_head_and_what_was_written_stays
         open_rows(page)
         page.get_by_role("button", name="Continue and watch").click()
         expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
+        wait_until(page, lambda: page.locator(".head-pictures").evaluate(ENDS_IN_VIEW))
         if head == 3:
             page.get_by_role("button", name="Stop writing").click()
         else:

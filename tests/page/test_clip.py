@@ -12,7 +12,7 @@ from tests.support.processes import Server
 PART = """
 async (seconds) => {
   const { later, use } = await import(document.querySelector("script[type=module]").src);
-  await later("views/motion.js");
+  await later("views/moves.js");
   const { html, render } = use("core/html.js");
   const { ClipButton } = use("parts/clip_button.js");
   const canvas = document.createElement("canvas");
@@ -139,7 +139,7 @@ def test_a_clip_that_would_be_too_large_is_made_again_with_fewer_bits(page: Page
     sizes = page.evaluate("""
     async () => {
       const { later, use } = await import(document.querySelector("script[type=module]").src);
-      await later("views/motion.js");
+      await later("views/moves.js");
       const { recordClip } = use("core/clip.js");
       const canvas = document.createElement("canvas");
       [canvas.width, canvas.height] = [320, 180];

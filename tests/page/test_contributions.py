@@ -1,4 +1,4 @@
-"""The view Contributions: sums by head and word are the API's, parts sum to the logit, targets may be refused."""
+"""How a word moves, as amounts: sums by head and word are the API's, parts sum to the logit, targets may be refused."""
 
 import re
 from typing import Any
@@ -37,9 +37,7 @@ def readout(page: Page, said: str) -> Locator:
 
 def test_parts_heads_and_the_way_through_the_layers_are_the_apis(contributions: Page, server: Server) -> None:
     truth = contributed(server, target=own_guess(server))
-    expect(contributions.get_by_role("heading", name="Sources of", level=2)).to_contain_text(
-        truth["target"]["token"].strip()
-    )
+    expect(contributions.get_by_role("heading", name="How", level=2)).to_contain_text(truth["target"]["token"].strip())
     expect(contributions.locator("#logit-sum")).to_have_text(written(truth["logits"][0]))
     steps = contributions.get_by_role("application", name="Parts of the logit and their sum")
     steps.focus()
@@ -100,7 +98,7 @@ def test_two_words_are_compared(open_view: Open, server: Server) -> None:
     page = open_view("contributions", **HERE, contributions_target=" king", contributions_versus=" queen")
     truth = contributed(server, target=" king", versus=" queen")
     expect(page.locator("#logit-sum")).to_have_text(written(truth["logits"][0]))
-    expect(page.get_by_role("heading", name="Sources of", level=2)).to_contain_text("rather than ·queen")
+    expect(page.get_by_role("heading", name="How", level=2)).to_contain_text("rather than ·queen")
 
 
 def test_the_strongest_way_leads_to_why(contributions: Page, server: Server) -> None:

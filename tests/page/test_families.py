@@ -227,7 +227,7 @@ def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, page: P
     expect(page.get_by_role("button", name="Remove: ")).to_have_count(1)
     shown_here = page.locator(".head-pictures .readout").first
     expect(shown_here).to_contain_text(f": {written(after - before)}")
-    for view in ("journey", "why", "contributions", "motion", "lens", "next", "heads", "flow"):
+    for view in ("journey", "why", "moves", "lens", "next", "heads", "flow"):
         open_view(page, VIEWS.index(view))
         expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
         expect(page.locator(".problem"), view).to_have_count(0)

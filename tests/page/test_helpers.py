@@ -32,3 +32,23 @@ def test_a_scale_of_both_signs_reaches_as_far_to_either_side(open_view: Open) ->
     calls = [[[-3, 1], "diverging"], [[-1, 3], "diverging"], [[-3, -2], "diverging"], [[1, 2], "sequential"]]
     scales = called(open_view("attention"), "parts/matrix.js", "scaleOf", *calls)
     assert [(scale["low"], scale["high"]) for scale in scales] == [(-3, 3), (-3, 3), (-3, 3), (0, 2)]
+
+
+def test_numbers_that_the_precision_cannot_tell_apart_share_a_rank(open_view: Open) -> None:
+    """Check neighbours among bfloat16, whose numbers from 4 to 8 are 1/32 apart, and among float32."""
+    page = open_view("server")
+    ranks = """async ([dtype, values]) => {
+        const { use } = await import(document.querySelector("script[type=module]").src);
+        const { setPrecision, rankAt, format, decimalsOf } = use("core/numbers.js");
+        setPrecision(dtype);
+        const found = values.map((_, place) => rankAt((at) => values[at], place, values.length));
+        return [found.map(({ rank, isTied }) => `${isTied ? "=" : ""}${rank}`), format(7.37123), decimalsOf(12)];
+    }"""
+    values = [7.375, 7.375, 7.34375, 4.47, 4.47, 4.47, -1, -2]
+    assert page.evaluate(ranks, ["bfloat16", values]) == [
+        ["=1", "=1", "3", "=4", "=4", "=4", "7", "8"],
+        "7.37",
+        1,
+    ]
+    assert page.evaluate(ranks, ["float32", [2, 1.999999, 1]]) == [["1", "2", "3"], "7.371", 2]
+    page.reload()  # with the precision of the server's own model

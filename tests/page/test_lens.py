@@ -87,3 +87,28 @@ def test_of_a_text_one_token_too_long_the_last_ones_are_shown(open_view: Open, s
     ids = ask(server, "/tokenize", {"prompt": " ".join([TEXT] * 5)})["tokens"][:33]
     page = open_view("lens", text=ask(server, "/detokenize", {"tokens": ids})["prompt"])
     expect(page.get_by_text("positions 1–32 of 33")).to_be_visible()
+
+
+def test_punctuation_is_skipped(open_view: Open, server: Server) -> None:
+    page = open_view("lens", query=8, lens_state=6)
+    top = ask(server, "/v1/lens", {"input": TEXT, "layers": 6, "positions": 8, "top_k": 20})["data"][0]
+    page.get_by_label("skip punctuation").check()
+    settle(page)
+    kept = [
+        (word.replace(" ", "·"), percent(chance))
+        for word, chance in zip(top["top_tokens"][0][0], top["arrays"]["probabilities"]["data"][0][0], strict=True)
+        if any(map(str.isalnum, word))
+    ][:5]
+    cell = page.locator("section.card", has=page.get_by_role("heading", name="After girl"))
+    expect(cell.locator("tbody code")).to_have_text([word for word, _ in kept])
+    expect(page.locator(".lens-said .readout")).to_contain_text(f"{kept[0][0]} {kept[0][1]}")
+    page.wait_for_url("**lens_words=1**")
+
+
+def test_tokens_scrolled_out_are_announced_and_brought_back(open_view: Open) -> None:
+    page = open_view("lens", text=" ".join([TEXT] * 3), query=26)
+    page.set_viewport_size({"width": 600, "height": 900})
+    more = page.get_by_role("button", name="The first tokens are to the left")
+    more.click()
+    expect(more).to_be_hidden()
+    assert page.locator(".lens-scroll").evaluate("(box) => box.scrollLeft") == 0

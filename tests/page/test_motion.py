@@ -1,6 +1,7 @@
-"""The view Motion: its arrows are the served model's, they sum to its vector, they play, and a text describes them."""
+"""How a word moves, as arrows: they are the served model's, have their true lengths, sum to its vector, and play."""
 
 import re
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from safetensors.torch import load_file
 
-from tests.page.conftest import TEXT, Open, ask, new_page, percent, settle, show, wait_until, written
+from tests.page.conftest import TEXT, Open, ask, new_page, percent, saved, settle, show, wait_until, written
 from tests.support.processes import ROOT, Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -77,7 +78,7 @@ def test_arrows_are_weight_times_value_times_w_o_and_sum_to_the_models_own_vecto
         page.get_by_role("button", name=choice, exact=True).click()
         settle(page)
         assert shown(page.locator("#motion-difference").inner_text()) < 1e-3
-        assert shown(page.locator(".motion-table tbody tr").last.locator("td").last.inner_text()) < 1e-3
+        assert shown(page.locator(".motion-table tbody tr").last.locator("td.number").last.inner_text()) < 1e-3
 
 
 def test_the_share_of_the_plane_is_that_of_its_axes(open_view: Open, server: Server) -> None:
@@ -136,6 +137,87 @@ def test_a_head_set_to_zero_has_no_arrow(open_view: Open) -> None:
     assert after["rounding of the sums"] == pytest.approx(before["rounding of the sums"], rel=1)
 
 
+LINE = re.compile(r'd="M([-\d.]+) ([-\d.]+)L([-\d.]+) ([-\d.]+)"[^>]*stroke-width="([\d.]+)"')
+
+
+def lines(svg: str, width: str) -> list[np.ndarray]:
+    """Return the straight lines of a width in a saved picture, each as [start, end] in pixels."""
+    return [np.array(found.groups()[:4], float).reshape(2, 2) for found in LINE.finditer(svg) if found[5] == width]
+
+
+def test_arrows_have_their_true_lengths_in_the_picture(open_view: Open, server: Server) -> None:
+    """Measure the thin lines of the saved picture with its own ruler: all begin where the word's own vector ends."""
+    page = open_view("motion", **HERE)
+    svg = saved(page, "picture (SVG)").read_text(encoding="utf-8")
+    ((origin, _),) = lines(svg, "4")
+    ruler = [line for line in lines(svg, "2") if line[0, 0] == 12][-1]
+    unit = (ruler[1, 0] - 12) / float(re.findall(r">length ([\d.]+)<", svg)[0])
+    lengths = np.array([np.linalg.norm(line[1] - origin) for line in lines(svg, "1.5")]) / unit
+    body = {"input": TEXT, "query_positions": QUERY, "vectors": True}
+    entry = ask(server, "/v1/contributions", body)["data"][0]
+    additions = dict(zip(entry["addition_names"], np.array(entry["arrays"]["additions"]["data"])[:, 0], strict=True))
+    mlps = float(np.linalg.norm(sum(value for name, value in additions.items() if name.endswith("mlp_out"))))
+    drawn = {what: shown(length) for what, _, length in steps(page)}
+    assert drawn["the MLPs"] == pytest.approx(mlps, rel=6e-3)
+    assert max(drawn.values()) == drawn["the MLPs"]
+    held = [shown(text) for text in page.locator(".motion-table td.number:nth-child(5)").all_inner_texts()]
+    hidden = [length for length, inside in zip(drawn.values(), held, strict=True) if inside < 0.97 * length]
+    assert len(hidden) > 3
+    for length in hidden[1:]:
+        assert length < 1 or np.abs(lengths / length - 1).min() < 0.01
+    assert f"+ MLP, {round(mlps) if mlps >= 10 else f'{mlps:.2g}'}" in texts_of_svg(svg)
+    expect(page.locator(".motion-facts")).to_contain_text(f"The longest arrow is the MLPs: {written(mlps)} long")
+
+
+def texts_of_svg(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def test_without_mlps_the_others_sum_to_the_vector_without_them(open_view: Open, server: Server) -> None:
+    page = open_view("motion", **HERE)
+    page.get_by_label("without MLPs").check()
+    page.wait_for_url("**motion_mlps=0**")
+    assert not [what for what, _, _ in steps(page) if "MLP" in what]
+    body = {"input": TEXT, "query_positions": QUERY, "vectors": True, "sum_over": ["layer", "head"]}
+    entry = ask(server, "/v1/contributions", body)["data"][0]
+    end = np.array(entry["arrays"]["states"]["data"])[-1, 0]
+    for name, value in zip(entry["addition_names"], entry["arrays"]["additions"]["data"], strict=True):
+        if name.endswith("mlp_out"):
+            end = end - np.array(value[0])
+    expect(page.locator("#motion-length")).to_have_text(written(float(np.linalg.norm(end))))
+    assert shown(page.locator("#motion-difference").inner_text()) < 1e-3
+    expect(page.get_by_role("columnheader", name="the lens reads")).to_have_count(0)  # no state of the model
+
+
+@pytest.mark.parametrize("layers", ["sum", "each", "one"])
+def test_the_tips_are_named_by_the_lens(open_view: Open, server: Server, layers: str) -> None:
+    page = open_view("motion", **HERE, motion_layers=layers)
+    tops = ask(server, "/v1/lens", {"input": TEXT, "positions": QUERY, "top_k": 8})["data"][0]["top_tokens"]
+    words = [", ".join([token.strip() for token in state[0] if any(map(str.isalnum, token))][:3]) for state in tops]
+    cells = page.locator(".motion-table tbody tr td:last-child")
+    read = [told for told in cells.all_inner_texts() if told]
+    if layers == "sum":
+        assert read == [words[LAYERS]]
+        expect(sentence(page)).to_contain_text("from which the next word is read")
+        svg = saved(page, "picture (SVG)").read_text(encoding="utf-8")
+        assert f"next: {words[LAYERS]}" in texts_of_svg(svg)
+    elif layers == "one":
+        assert read == [words[2]]
+    else:
+        assert [told for told, _ in groupby(read)] == [told for told, _ in groupby(words[1:])]
+
+
+def test_the_former_addresses_open_the_same_pictures(open_view: Open) -> None:
+    page = open_view("contributions", **HERE)
+    expect(page.get_by_role("button", name="amounts", exact=True)).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="arrows", exact=True).click()
+    page.wait_for_url("**view=moves**")
+    page.locator(".motion-table").wait_for()
+    page = open_view("motion", **HERE, motion_layers="each")
+    expect(page.get_by_role("button", name="arrows", exact=True)).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="one after another")).to_have_attribute("aria-pressed", "true")
+
+
 def test_the_arrows_are_scrubbed_stepped_and_played_by_keyboard(open_view: Open) -> None:
     page = open_view("motion", **HERE)
     count = len(steps(page))
@@ -186,18 +268,8 @@ def picture(page: Page) -> bytes:
     return page.locator(".motion-canvas canvas").screenshot()
 
 
-WITHOUT_WEBGL2 = """
-const own = HTMLCanvasElement.prototype.getContext;
-HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
-  return kind === "webgl2" ? null : own.call(this, kind, ...rest);
-};
-"""
-
-
-@pytest.mark.parametrize("script", ["", WITHOUT_WEBGL2], ids=["webgl2", "without"])
-def test_the_picture_follows_from_the_progress_alone(browser: Browser, server: Server, script: str) -> None:
+def test_the_picture_follows_from_the_progress_alone(browser: Browser, server: Server) -> None:
     with new_page(browser) as page:
-        page.add_init_script(script)
         show(page, server, "motion", **HERE, motion_space="space", motion_layers="each", motion_at=0.5)
         page.locator(".motion-table").wait_for()
         between_steps = picture(page)

@@ -43,6 +43,17 @@ def test_the_distribution_is_the_samplers_before_and_after_truncation(open_view:
     assert 1 < right["num_kept"] < 20
 
 
+def test_tokens_of_equal_logits_share_a_rank(open_view: Open, server: Server) -> None:
+    """Choose the position with most equal logits among the likeliest: bfloat16 has few numbers."""
+    rows = [ask(server, "/v1/next", {"input": TEXT, "position": i, "num_tokens": 21}) for i in range(9)]
+    found = [[token["logit"] for token in row["data"][0]["temperatures"][0]["tokens"]] for row in rows]
+    position = min(range(9), key=lambda i: len(set(found[i])))
+    logits = found[position]
+    page = open_view("next", query=position)
+    ranks = [f"{'=' * (logits.count(logit) > 1)}{logits.index(logit) + 1}" for logit in logits]
+    expect(page.locator(".likeliest .rank")).to_have_text(ranks[:-1])
+
+
 def test_a_slider_recomputes_in_the_browser_from_the_logits(page: Page, open_view: Open, server: Server) -> None:
     open_view("next")
     expect(page.locator(".text-score .token").first).to_be_visible()  # the last request of the view itself
@@ -123,11 +134,11 @@ def test_equal_logits_are_said_to_have_no_order(open_view: Open, server: Server)
     for position in range(9):
         body = {"input": TEXT, "position": position, "full": True}
         logits = ask(server, "/v1/next", body)["data"][0]["arrays"]["logits"]["data"]
-        best = np.sort(np.ravel(logits))[::-1][:20]
+        best = np.sort(np.ravel(logits))[::-1][:21]  # the last shown one may equal the next
         has_ties = bool((np.diff(best) == 0).any())
         if has_ties not in found:
             page = open_view("next", query=position)
             hint = page.locator(".card .hint", has_text=f"{dtype} has no numbers between them")
             expect(hint).to_have_count(1 if has_ties else 0)
         found.add(has_ties)
-    assert found == ({True, False} if dtype == "bfloat16" else {False})
+    assert (True in found) == (dtype == "bfloat16")

@@ -1,4 +1,4 @@
-"""The reasons of an answer in the view Contributions: parts, sums and measurements are the API's, for the next word
+"""The reasons of an answer, among what moves a word: parts, sums and measurements are the API's, for the next word
 and for the labels and scores of models without generation.
 """
 
@@ -35,7 +35,7 @@ def read(page: Page, name: str, key: str) -> Locator:
 
 
 def test_the_next_words_reasons_are_the_apis_by_word_head_and_layer(open_view: Open, server: Server) -> None:
-    page = open_view("contributions")
+    page = open_view("contributions", contributions_verify=0)
     card, words = card_of(page), told(server, "word")
     expect(card).to_contain_text(words["target"]["token"].strip())
     expect(page.locator("#reasons-value")).to_have_text(written(words["value"]))
@@ -61,13 +61,18 @@ def test_the_next_words_reasons_are_the_apis_by_word_head_and_layer(open_view: O
 
 
 def test_what_the_parts_predict_stands_beside_what_was_measured(open_view: Open, server: Server) -> None:
-    page = open_view("contributions", contributions_verify=3)
-    table = card_of(page).get_by_role("table")
-    for row in told(server, "word", verify=3)["verify"]:
-        words = row["words"]
-        name = f"all {len(words)}" if len(words) > 1 else f"{words[0]['token'].strip()} ({words[0]['position']})"
-        cells = table.get_by_role("row", name=name).get_by_role("cell")
-        expect(cells).to_have_text([written(row["predicted"]), written(row["measured"])])
+    """The bars are the measured changes, the largest first; the estimates stand beside them."""
+    page = open_view("contributions")
+    card, reasons = card_of(page), told(server, "word", verify=8)
+    rows = [row for row in reasons["verify"] if len(row["words"]) == 1]
+    rows.sort(key=lambda row: -abs(reasons["value"] - row["measured"]))
+    shown = card.get_by_role("table").locator("tbody tr")
+    names = [f"{row['words'][0]['token'].strip()} ({row['words'][0]['position']})" for row in rows]
+    expect(shown.locator("th")).to_have_text(names)
+    expect(shown.locator(".number")).to_have_text([written(reasons["value"] - row["measured"]) for row in rows])
+    expect(shown.locator(".note")).to_have_text([written(reasons["value"] - row["predicted"]) for row in rows])
+    (both,) = [row for row in reasons["verify"] if len(row["words"]) > 1]
+    expect(card).to_contain_text(f"Without all {len(both['words'])} words at once it is {written(both['measured'])}")
 
 
 @pytest.fixture(scope="module", params=[pytest.param(3, marks=pytest.mark.nightly), 1])

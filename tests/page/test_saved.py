@@ -210,7 +210,7 @@ SAVED = {
     ),
     "attention, norms": Saved(attention_norms, 2, state={"attention_kind": "norm", "attention_picture": "matrix"}),
     "why": Saved(why, 8, without=1),
-    "contributions": Saved(contributions, 6, without=1),
+    "contributions": Saved(contributions, 6, without=2),
     "motion": Saved(motion, 1),
     "lens": Saved(lens, 3),
     "next": Saved(next_token, 1, state={"next_top_p": "0.8"}),

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import FrameLocator, Page, expect
 
 from lightwell_client import Client, PageView
-from tests.page.conftest import TEXT, Tab, ask, take_precision, written
+from tests.page.conftest import FORMER, TEXT, Tab, ask, take_precision, written
 from tests.source_tree import ROOT
 from tests.support.processes import Server
 
@@ -32,7 +32,7 @@ def shown(notebook: Page, view: PageView) -> FrameLocator:
     """Show a view as a notebook does; return its frame when it is drawn."""
     notebook.set_content(view._repr_html_())
     frame = notebook.frame_locator("iframe")
-    frame.locator(f"#view-{view.view} h1").wait_for()
+    frame.locator(f"#view-{FORMER.get(view.view, view.view)} h1").wait_for()
     expect(frame.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0)
     return frame
 

@@ -22,7 +22,7 @@ EXPLAINED = {
     "heads": ["head", "Induction", "attention sink", "nats"],
     "flow": ["residual stream"],
     "journey": [],
-    "motion": [],
+    "moves": [],
     "stacks": ["cross-attention", "RMSNorm", "Feed-forward"],
     "embeddings": ["vector", "pooling", "cosine", "principal components"],
     "weights": ["parameters", "Welch bound", "effective rank", "circuits", "singular values"],

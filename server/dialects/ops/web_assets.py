@@ -88,8 +88,8 @@ class WebAssets:
         if name == SHEET:
             text: str | None = one_sheet(self.contents)
         elif name.startswith(SAVED):
-            view = next((view for view in self.views if name == f"{SAVED}{view}.html"), None)
-            text = None if view is None else one_file(self.contents, view)
+            own = name.replace("/contributions.", "/moves.")  # the view's name in 0.2, which clients still use
+            text = next((one_file(self.contents, view) for view in self.views if own == f"{SAVED}{view}.html"), None)
         else:
             text = bundle(self.contents, name, FIRST_VIEW) if name.startswith(FOLDER) else None
         if text is None:

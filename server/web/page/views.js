@@ -14,6 +14,7 @@ function lackOfSecondStack({ kind, architecture }) {
 /**
  * id, title, about; lacks(capabilities): the reason why the model does not support the view, or null; load(): the
  * view's code. opensAnyway: the view opens without support, explains the reason and shows the available data.
+ * Former names of a view are FORMER_VIEWS in core/state.js.
  */
 export const VIEWS = [
   {
@@ -33,13 +34,9 @@ export const VIEWS = [
     lacks: lacks("/v1/explain"), load: () => import("./views/why.js"),
   },
   {
-    id: "contributions", title: "Contributions", about: "contributions to a word's vector",
-    lacks: lacks("/v1/contributions"), load: () => import("./views/contributions.js"),
-  },
-  {
-    id: "motion", title: "Motion", about: "the arrows that move a word",
-    lacks: lacks("/v1/contributions"), load: () => import("./views/motion.js"),
-    usesText: ({ motion_show: shown }) => shown !== "contexts",
+    id: "moves", title: "How a word moves", about: "words, heads and MLPs, as arrows and amounts",
+    lacks: lacks("/v1/contributions"), load: () => import("./views/moves.js"),
+    usesText: ({ moves_as: as, motion_show: shown }) => as === "amounts" || shown !== "contexts",
   },
   {
     id: "lens", title: "Lens", about: "the prediction of each layer",

@@ -66,8 +66,8 @@ async def test_a_file_is_made_once_and_not_by_the_event_loop(plain: Site, monkey
     monkeypatch.setattr("lightwell.server.dialects.ops.web_assets.one_file", noted)
     serving._assets.cache_clear()  # sites share files that another site has made
     for encoding in ("gzip", "identity", "gzip"):
-        answer = await plain.http.get("/web/saved/motion.html", headers={"accept-encoding": encoding})
+        answer = await plain.http.get("/web/saved/contributions.html", headers={"accept-encoding": encoding})
         assert answer.headers.get("content-encoding", "identity") == encoding
-        assert answer.text == one_file(FILES, "motion")
+        assert answer.text == one_file(FILES, "moves")
     assert len(makers) == 1
     assert threading.main_thread() not in makers

@@ -60,12 +60,34 @@ export function extent(values) {
 }
 
 const BITS = { bfloat16: 8, float16: 11 }; // of a number's significand
+let bits = 24;
 let significant = 4;
 
-/** Limit the significant digits of numbers to the precision of the model's compute dtype, at most 4. */
+/** Take the significant digits of numbers, 4 at most, and which numbers are equal, from the model's compute dtype. */
 export function setPrecision(dtype) {
-  significant = Math.min(4, Math.ceil((BITS[dtype] ?? 24) * Math.log10(2)));
+  bits = BITS[dtype] ?? 24;
+  significant = Math.min(4, Math.ceil(bits * Math.log10(2)));
 }
+
+/** Whether two numbers are equal within the model's precision: less than a unit of the last place apart. */
+function areTied(a, b) {
+  const size = Math.max(Math.abs(a), Math.abs(b));
+  return a === b || Math.abs(a - b) < 2 ** (Math.floor(Math.log2(size)) + 1 - bits);
+}
+
+/**
+ * {rank, isTied} of a place, from 0, in falling numbers: valueAt(place). Numbers that are equal within the model's
+ * precision share the rank of the first of them.
+ */
+export function rankAt(valueAt, place, count) {
+  const isLike = (other) => other >= 0 && other < count && areTied(valueAt(other), valueAt(place));
+  let first = place;
+  while (isLike(first - 1)) first -= 1;
+  return { rank: first + 1, isTied: first < place || isLike(place + 1) };
+}
+
+/** The decimals of numbers up to that size, at most 2, that the model's precision supports. */
+export const decimalsOf = (size) => Math.max(0, Math.min(2, significant - 1 - Math.floor(Math.log10(size || 1))));
 
 /**
  * A formatted number: 4 significant digits (3 for bfloat16, all for integers), a true minus, exponents where needed.

@@ -56,16 +56,19 @@ const FIELDS = {
 
   why_order: choice("sorted", "natural"), // of a head's numbers: by their product, or in index order
 
+  moves_as: choice("arrows", "amounts"),
+
   contributions_target: text(""), // a token's text, or # and its id; "" is the model's own next token
   contributions_versus: text(""),
   contributions_measure: choice("logit", "length"),
   contributions_heads: choice("all", "one"), // heads included in the sums by source token
   contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or only the largest components
   contributions_by: choice("word", "head", "layer"), // grouping of the reasons for an answer
-  contributions_verify: choice("0", "3", "8"), // number of words that are removed
+  contributions_verify: choice("8", "3", "0"), // number of words that are removed
   contributions_pair: text(""), // the second text, for models that score pairs
 
   lens_target: text(""), // as contributions_target
+  lens_words: flag(false), // whether predictions without a letter or digit are left out
   lens_state: integer(-1), // 0 is the embedding, i the stream after block i
 
   next_temperature: number(1, 0, 3),
@@ -115,6 +118,7 @@ const FIELDS = {
   motion_show: choice("one", "contexts"), // a word of the text, or one word in several texts
   motion_by: choice("word", "head", "one"), // sources of the arrows; one: words through the chosen head
   motion_layers: choice("sum", "each", "one"), // all together, one after another, or only the chosen one
+  motion_mlps: flag(true), // whether the additions of MLPs are drawn
   motion_space: choice("plane", "space"),
   motion_axes: choice("auto", "largest", "parts", "key"), // auto: additions of other words, or differences between contexts
   motion_yaw: integer(30), // rotation of the space in degrees
@@ -131,6 +135,19 @@ const FIELDS = {
 /** The initial state of a page opened without a view in its address. */
 export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
 
+/**
+ * Former names of views, which links and lessons still use: functions from the address' parameters to the fields that
+ * open the same picture today. For a view with another name: `old: () => ({ view: "new" })`.
+ */
+const FORMER_VIEWS = {
+  write: (parameters) => ({ view: "chat", chat_mode: parameters.get("write_chat") === "1" ? "chat" : "text" }), // 0.2
+  motion: () => ({ view: "moves", moves_as: "arrows" }),
+  contributions: () => ({ view: "moves", moves_as: "amounts" }),
+};
+
+/** The fields, with the present name of the view. */
+const renamed = (fields, parameters = new URLSearchParams()) => ({ ...fields, ...FORMER_VIEWS[fields.view]?.(parameters) });
+
 function fromHash(hash) {
   const parameters = new URLSearchParams(hash.replace(/^#/, ""));
   const state = { ...initialState };
@@ -138,10 +155,7 @@ function fromHash(hash) {
     const raw = parameters.get(name);
     if (raw !== null) state[name] = field.read(raw);
   }
-  if (state.view === "write") { // the name of this view in 0.2
-    Object.assign(state, { view: "chat", chat_mode: parameters.get("write_chat") === "1" ? "chat" : "text" });
-  }
-  return state;
+  return renamed(state, parameters);
 }
 
 function toHash(state) {
@@ -162,7 +176,7 @@ export function select(changes, { remember = "view" in changes } = {}) {
   for (const name of Object.keys(changes)) {
     if (!(name in FIELDS)) throw new Error(`state: no field ${name}`);
   }
-  const next = { ...state.value, ...changes };
+  const next = { ...state.value, ...renamed(changes) };
   if ("text" in changes && !("change_text" in changes) && showsSecond(next)) {
     [next.text, next.change_text] = [state.value.text, changes.text];
   }

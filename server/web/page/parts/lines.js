@@ -5,7 +5,7 @@ import { Picture } from "./picture.js";
 
 const MARGIN = { left: 52, right: 24, top: 12, bottom: 34 };
 // Lines also differ in their dashes, for readers who cannot distinguish the colours.
-const STYLES = [["query", []], ["key", [6, 3]], ["value", [2, 3]], ["accent", [8, 3, 2, 3]], ["muted", [1, 4]]];
+const STYLES = [["ink", []], ["value", [6, 3]], ["good", [2, 3]], ["accent", [8, 3, 2, 3]], ["muted", [1, 4]]];
 
 /**
  * series: [{name, values}], all of one length; points: names along the axis; title: of the axis. low, high: the range

@@ -41,6 +41,15 @@ export function scaleOf(values, kind) {
   return { low: -size, high: size, kind };
 }
 
+const ENDS_AT = 0.99; // share of the numbers
+
+/** Like scaleOf for both signs, but ending at the size that 99 of 100 numbers have at most: a few large ones hide no others. */
+export function clippedScale(values) {
+  const sizes = Float32Array.from(values, Math.abs).sort();
+  const high = sizes[Math.floor((sizes.length - 1) * ENDS_AT)] || sizes.at(-1);
+  return { low: -high, high, kind: "diverging" };
+}
+
 function textWidth(names, most) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = `${FONT}px ui-monospace, monospace`;
@@ -68,14 +77,14 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
  * named rowColour and columnColour. Values that are not finite are hatched (masked or absent). numbers: the numbers
  * in cells that are large enough (default: the values); gap(row, column): the text of cells without a number.
  * isStruck(row, column): cells whose number has no effect. cells: "cells" (coloured squares) or "dots" (discs whose
- * area is the value). onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for
+ * area is the value, or that in `areas`). onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for
  * screen readers. describe(row, column): the readout of a cell. handle: see Picture. Large matrices have zoom:
  * buttons, keys, wheel.
  */
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
   const { selected, hovered, onHover, onPick, kind, label, describe, handle } = props;
-  const { numbers, gap, isStruck, cells = "cells" } = props;
+  const { numbers, gap, isStruck, areas, cells = "cells" } = props;
   const [rows, columns] = [rowNames.length, columnNames.length];
   const bitmap = useBitmap(props, rows, columns);
   const { seen, zoom, follow, setWindow } = useWindow(rows, columns, selected);
@@ -85,10 +94,10 @@ export function Matrix(props) {
   const draw = useCallback(
     (context, { width, colours, mode }) => {
       const inks = { ink: colours.ink, line: colours.line, row: colours[rowColour], column: colours[columnColour] };
-      const marks = { numbers: numbers ?? values, gap, isStruck, cells, mode, colours };
+      const marks = { numbers: numbers ?? values, gap, isStruck, areas, cells, mode, colours };
       drawMatrix(context, { bitmap, seen, at: layoutOf(width), rowNames, columnNames, rowTitle, columnTitle, inks, marks });
     },
-    [bitmap, layoutOf, seen, rowNames, columnNames, rowTitle, columnTitle, rowColour, columnColour, numbers, isStruck, cells],
+    [bitmap, layoutOf, seen, rowNames, columnNames, rowTitle, columnTitle, rowColour, columnColour, numbers, isStruck, areas, cells],
   );
   const overlay = useCallback(
     (context, { width, colours }) => {

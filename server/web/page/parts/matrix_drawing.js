@@ -1,6 +1,7 @@
 // Drawing of a matrix: cells as squares or dots, the numbers in them, row and column names, the crosshair.
 import { colourOf, inkOn } from "../core/colour.js";
 import { shownToken } from "../core/model.js";
+import { decimalsOf } from "../core/numbers.js";
 import { fillFitted } from "./picture.js";
 import { isWhole } from "./zoom.js";
 
@@ -8,7 +9,6 @@ export const FONT = 12;
 const NAMES = `${FONT}px ui-monospace, monospace`;
 const SMALLEST_WRITTEN = 28; // CSS pixels of a cell that has space for its number
 const NUMBERS = "11px system-ui, sans-serif";
-const MOST_DECIMALS = 2;
 const MOST_DOTS = 20000; // cells; more are drawn as squares
 const LARGEST_DOT = 0.94; // of a cell
 
@@ -53,9 +53,10 @@ function forSeen({ columns }, seen, at, each) {
   }
 }
 
-/** A dot for each number, its area the number's size, its colour the sign. */
-function drawDots(context, { values, range, canvas }, seen, at, { mode, colours }) {
+/** A dot for each number, its area the number's size (or that in `areas`), its colour the sign. */
+function drawDots(context, { values, range, canvas }, seen, at, { areas, mode, colours }) {
   const full = Math.max(Math.abs(range.low), Math.abs(range.high)) || 1;
+  const largest = areas ? areas.reduce((most, area) => Math.max(most, area), 1e-30) : full;
   const most = (Math.min(at.cell, at.tall) * LARGEST_DOT) / 2;
   context.fillStyle = colours.sunk;
   forSeen({ columns: canvas.width }, seen, at, (row, column, index, x, y) => {
@@ -65,9 +66,9 @@ function drawDots(context, { values, range, canvas }, seen, at, { mode, colours 
     context.fillStyle = colourOf(0.8 * sign * full, range.kind === "diverging" ? -full : 0, full, range.kind, mode);
     context.beginPath();
     forSeen({ columns: canvas.width }, seen, at, (row, column, index, x, y) => {
-      const size = values[index] * sign;
-      if (!(size > 0 && size < Infinity)) return;
-      const radius = most * Math.sqrt(Math.min(size / full, 1));
+      const value = values[index] * sign;
+      if (!(value > 0 && value < Infinity)) return;
+      const radius = most * Math.sqrt(Math.min((areas ? areas[index] : value) / largest, 1));
       context.moveTo(x + at.cell / 2 + radius, y + at.tall / 2);
       context.arc(x + at.cell / 2, y + at.tall / 2, radius, 0, 2 * Math.PI);
     });
@@ -82,7 +83,7 @@ function strike(context, seen, at, { isStruck, colours }) {
   });
 }
 
-/** Numbers in cells, with as many decimals as fit in all of them; none if no number of decimals fits. */
+/** Numbers in cells, with as many decimals as the precision supports and fit in all of them; none if no number fits. */
 function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, gap, isStruck, mode, colours }) {
   context.font = NUMBERS;
   context.textAlign = "center";
@@ -112,7 +113,7 @@ function writerOf(context, numbers, room) {
     low = Math.min(low, number);
     high = Math.max(high, number);
   }
-  for (let decimals = MOST_DECIMALS; decimals >= 0; decimals -= 1) {
+  for (let decimals = decimalsOf(Math.max(-low, high)); decimals >= 0; decimals -= 1) {
     const write = (number) => (number === 0 ? "0" : number.toFixed(decimals).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
     const isSeen = Math.max(-low, high) >= 10 ** -decimals; // otherwise all would be written as 0
     if (isSeen && Math.max(...[low, high].map((end) => context.measureText(write(end)).width)) <= room) return write;

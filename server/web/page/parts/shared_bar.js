@@ -21,7 +21,7 @@ const EXAMPLES = [
 
 // Views without a text, or with their own.
 const WITHOUT_TEXT = new Set(["chat", "embeddings", "server"]);
-const WITH_HEAD = new Set(["attention", "journey", "why", "contributions", "motion", "heads", "flow", "stacks"]);
+const WITH_HEAD = new Set(["attention", "journey", "why", "moves", "heads", "flow", "stacks"]);
 
 /** The bar above every view of the shared text. */
 export function SharedBar({ view }) {

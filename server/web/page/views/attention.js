@@ -1,12 +1,13 @@
 // Attention: the wall of all heads, one head as matrix and as text, and its rows while the model generates text.
 import { useDifferenceName } from "../core/compare.js";
-import { classes, html, useEffect, useMemo } from "../core/html.js";
+import { classes, html, useEffect, useMemo, useRef } from "../core/html.js";
 import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { counted, format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Store } from "../core/store.js";
 import { useStrongestPair } from "../core/strongest.js";
 import { Choices } from "../parts/choices.js";
+import { useFollow } from "../parts/follow.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
 import { ToolRow } from "../parts/tool_row.js";
@@ -84,7 +85,7 @@ function Toolbar({ watching, grid }) {
       <input type="checkbox" checked=${!selection.attention_sink}
         onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>
     ${watching.isRunning
-      ? html`<button type="button" class="primary" onClick=${watching.stop}>Stop writing</button>`
+      ? html`<button type="button" class="primary stop-writing" onClick=${watching.stop}>Stop writing</button>`
       : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
           onClick=${() => watching.start(grid)}>Continue and watch</button>`}
   <//>
@@ -97,7 +98,9 @@ function Head({ answer, grid, marked, live, request }) {
   const difference = useDifferenceName();
   const name = `Layer ${layer}, head ${head}${difference && `: ${difference}`}`;
   const parts = { grid, ...marked, name, request };
-  return html`<div class="head-pictures" data-picture=${picture}>
+  const box = useRef(null);
+  useFollow(box, live && !live.isDone ? live.grid.queries.length : 0);
+  return html`<div class="head-pictures" data-picture=${picture} ref=${box}>
     <${Answer} answer=${answer}>${() => grid && html`
       ${picture !== "text" && html`<${HeadMatrix} ...${parts}><${Meaning} grid=${grid} live=${live} /><//>`}
       ${picture !== "matrix" && html`<${HeadWords} ...${parts} />`}`}<//>
@@ -118,7 +121,7 @@ function Meaning({ grid, live }) {
   if (grid.isDifference) {
     return html`<p class="hint">${shape}. ${grid.values.every((value) => value === 0 || Number.isNaN(value))
       ? "Nothing changed in this head: a change affects later layers and the model's prediction."
-      : "How much more (green) or less (pink) each query gives to each key than it did."}</p>`;
+      : html`How much <b class="positive">more</b> or <b class="negative">less</b> each query gives to each key than it did.`}</p>`;
   }
   return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stackAt(stack, layer))}</code>${" "}
     <span class="hint">${shape}. ${saysOf(grid, line, stack)}</span></p>`;
@@ -141,7 +144,9 @@ function saysOf({ kind, beneath }, line, stack) {
     return html`<${Term} of="value-weighted">Value-weighted<//>: the length of each key's addition to the query's
       vector. A large weight on a short value adds little.`;
   }
-  if (kind === "scores") return `The input of the softmax, ${line} by ${line}; green is above 0, pink below.`;
+  if (kind === "scores") {
+    return html`The input of the softmax, ${line} by ${line}: <b class="positive">above 0</b>, <b class="negative">below</b>.`;
+  }
   if (beneath) {
     return "How well query and key fit. Masked pairs are struck out: their score becomes −∞, their weight 0.";
   }

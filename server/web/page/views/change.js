@@ -31,15 +31,15 @@ export function ChangeBar({ view, canChange }) {
 /** Selects the displayed side. */
 function Sides({ selection, view }) {
   const [before, after] = sideNames(selection);
-  const choices = [["before", before], ["after", after], ...(canSubtract(view.id) ? [["difference", "difference"]] : [])];
+  const choices = [["before", before], ["after", after], ...(canSubtract(selection) ? [["difference", "difference"]] : [])];
   return html`<${Choices} label="Show" value=${selection.change_show} choices=${choices}
     onPick=${(change_show) => select({ change_show })} />`;
 }
 
 function DifferenceNote() {
   const name = useDifferenceName();
-  return name && html`<span class="hint" role="status">Numbers below are ${name}: <b class="query">above 0</b> it became more,${" "}
-    <b class="key">below 0</b> less.</span>`;
+  return name && html`<span class="hint" role="status">Numbers below are ${name}: <b class="positive">above 0</b> it became more,${" "}
+    <b class="negative">below 0</b> less.</span>`;
 }
 
 /** The first changes in words, and how many more there are. */

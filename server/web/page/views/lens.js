@@ -1,7 +1,7 @@
 // The logit lens: each layer's next-token prediction at every position, as if it were the last layer.
 import { sideNames, sidesOfRequest, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
-import { html, useRef } from "../core/html.js";
+import { html, useMemo, useRef } from "../core/html.js";
 import { clamp, inputOf, useCapabilities } from "../core/model.js";
 import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
@@ -10,7 +10,7 @@ import { spaced, targetOf } from "../parts/target_field.js";
 import { Term } from "../parts/term.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Cell } from "./lens/cell.js";
-import { Grid, cellOf } from "./lens/grid.js";
+import { Grid, SHOWN, cellOf } from "./lens/grid.js";
 import { Rank } from "./lens/rank.js";
 
 const PAGE = 32; // positions per request: a model may have 50 layers and 100 000 words
@@ -40,16 +40,25 @@ function useWindow() {
   };
 }
 
+/** An entry whose cells leave out predictions without a letter or digit, in both sides of a difference. */
+function withSkips(entry, skips) {
+  const sides = ["before", "after"].filter((side) => entry[side]).map((side) => [side, { ...entry[side], skips }]);
+  return { ...entry, skips, ...Object.fromEntries(sides) };
+}
+
 function Window({ first, count, positions }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const given = inputOf(selection, capabilities);
-  const { body, answer } = useShown({ ...given, positions, top_k: 5 });
-  const entry = answer.entry;
+  const { lens_words: skips } = selection;
+  const { body, answer } = useShown({ ...given, positions, top_k: skips ? 20 : SHOWN });
+  const entry = useMemo(() => answer.entry && withSkips(answer.entry, skips), [answer.entry, skips]);
   const difference = useDifferenceName();
   const query = entry && clamp(selection.query, entry.tokens.length);
   const state = entry && clamp(selection.lens_state, entry.layers.length);
   return html`<section class="card"><header><h2>Layers × positions${difference && `: ${difference}`}</h2>
+      <label title="Show each layer's likeliest word with a letter or a digit"><input type="checkbox" checked=${skips}
+        onChange=${(event) => select({ lens_words: event.target.checked })} /> skip punctuation</label>
       ${count > PAGE && html`<${Pages} first=${first} count=${count} />`}
       <${CopyMenu} route="v1/lens" body=${body} /></header>
       ${entry?.isDifference ? html`<${Meaning} entry=${entry} selection=${selection} />`

@@ -12,7 +12,7 @@ import { Curve } from "./next/curve.js";
 import { Difference } from "./next/difference.js";
 import { filtersOf } from "./next/distribution.js";
 import { Find, useFound } from "./next/find.js";
-import { Likeliest } from "./next/likeliest.js";
+import { ACTS, Likeliest } from "./next/likeliest.js";
 import { Numbers, Sentence } from "./next/numbers.js";
 import { OwnLogits } from "./next/own_logits.js";
 import { useRow } from "./next/row.js";
@@ -41,7 +41,7 @@ export function View() {
     <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its${" "}
       <${Term} of="logit" />; <${Term} of="softmax" /> makes them probabilities. Move the sliders, such as the${" "}
       <${Term} of="temperature" />, to see the effect of a sampler
-      on them; click a token to ${kind === "encoder" ? "put it in this place" : "write it and continue"}.</p>
+      on them; click a token to ${ACTS[kind] ?? ACTS.decoder}.</p>
     ${other && html`<${Problem} error=${first.answer.error} retry=${first.answer.retry} />`}
     <${Answer} answer=${answer} minHeight="70rem">${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
       html`<${Difference} before=${first} after=${shown} body=${body}><${Controls} selection=${selection} /><//>`}<//>

@@ -1,6 +1,6 @@
 // One head: its matrix, its words with lines, and the largest weights of the chosen word. All follow the pointer.
 import { html, useMemo, useRef } from "../../core/html.js";
-import { shownToken } from "../../core/model.js";
+import { shownToken, stackAt, useHead } from "../../core/model.js";
 import { format, largest, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
@@ -8,7 +8,7 @@ import { Bars } from "../../parts/bars.js";
 import { Choices } from "../../parts/choices.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { NOUNS, rowOf, rowSum, sized, transposed } from "./numbers.js";
+import { NOUNS, rowOf, rowSum, sized, transposed, weightsOf } from "./numbers.js";
 import { Words, isInColumns, sideOf } from "./words.js";
 
 const NUM_BARS = 10;
@@ -23,12 +23,14 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
   const { queries, keys } = grid;
   const shown = grid.beneath ?? grid.shown;
   const isRooted = shade === "root" && grid.scale === "sequential" && cells !== "dots";
-  const { values, numbers, marks } = useMemo(() => {
+  const { stack, layer } = useHead();
+  const { values, numbers, areas, marks } = useMemo(() => {
     const turned = (array) => (isTurned ? transposed(array, queries.length, keys.length) : array);
     // 0 and the largest keep their places
     const shaded = isRooted ? shown.map((value) => Math.sqrt(value * grid.high)) : shown;
-    return { values: turned(shaded), numbers: turned(shown), marks: marksOf(grid, isTurned) };
-  }, [grid, isTurned, isRooted]);
+    const areas = cells === "dots" && isOfScores(grid) ? turned(weightsOf(grid, stackAt(stack, layer))) : undefined;
+    return { values: turned(shaded), numbers: turned(shown), areas, marks: marksOf(grid, isTurned) };
+  }, [grid, isTurned, isRooted, cells]);
   const [rowSide, columnSide] = isTurned ? ["key", "query"] : ["query", "key"];
   const placeOf = (pair) => pair && { row: pair[rowSide], column: pair[columnSide] };
   const pairOf = (cell) => cell && { [rowSide]: cell.row, [columnSide]: cell.column };
@@ -44,7 +46,7 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
     </header>
     ${children}
     <${Shades} grid=${grid} isRooted=${isRooted} cells=${cells} />
-    <${Matrix} values=${values} numbers=${numbers} ...${marks} cells=${cells}
+    <${Matrix} values=${values} numbers=${numbers} areas=${areas} ...${marks} cells=${cells}
       kind=${grid.scale} low=${grid.low} high=${grid.high} maxCell=${LARGEST_CELL}
       rowNames=${rowNames} rowTitle=${rowSide} rowColour=${rowSide} handle=${picture}
       columnNames=${columnNames} columnTitle=${columnSide} columnColour=${columnSide}
@@ -54,6 +56,8 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
       describe=${(row, column) => described(grid, pairOf({ row, column }))} />
   </section>`;
 }
+
+const isOfScores = (grid) => grid.scale === "diverging" && !grid.isDifference;
 
 /** Marks of masked keys in the matrix: {gap(row, column), isStruck(row, column)}, see Matrix. */
 function marksOf(grid, isTurned) {
@@ -73,7 +77,10 @@ function Shades({ grid, isRooted, cells }) {
   const deepen = (event) => select({ attention_shade: event.target.checked ? "root" : "linear" });
   return html`<div class="shades">
     <${ColourScale} low=${grid.low} high=${grid.high} kind=${grid.scale} isRooted=${isRooted} masked=${gaps.join("; ")} />
-    ${cells === "dots" && html`<span>A dot's area is its number${grid.scale === "diverging" ? ", its colour the sign" : ""}.</span>`}
+    ${cells === "dots" && html`<span>${isOfScores(grid)
+      ? html`A dot's area is the attention that the softmax gives the pair, its colour the sign of the number:
+        ${" "}<b class="positive">above 0</b>, <b class="negative">below</b>.`
+      : `A dot's area is its number${grid.isDifference ? ", its colour the sign" : ""}.`}</span>`}
     ${grid.scale === "sequential" && cells !== "dots" &&
     html`<label title="Colours by the square root, so that small weights can be seen beside large ones.">
       <input type="checkbox" checked=${isRooted} onChange=${deepen} /> show small weights more strongly</label>`}

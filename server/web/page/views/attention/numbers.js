@@ -83,6 +83,25 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides, product
   return { queries, keys, values, shown, ...range, kind, hidesFirst, hasMasked, isMasked, beneath, isDifference };
 }
 
+/**
+ * The weight of each pair, [query, key], that the softmax makes of scores or products: the areas of dots, so that the
+ * largest one is of the pair with most attention. stack: as stackAt returns it. A masked pair gets what it would have
+ * with the same sum, at most 1; a position bias is only in scores.
+ */
+export function weightsOf({ kind, shown, beneath, isMasked, queries, keys }, { attention_scale: scale, attn_logit_softcap: cap }) {
+  const numbers = beneath ?? shown;
+  const scoreOf = (x) => (kind === "scores" ? x : cap ? cap * Math.tanh((x * scale) / cap) : x * scale);
+  const weights = new Float32Array(numbers.length);
+  queries.forEach((_, query) => {
+    const row = Array.from(rowOf(numbers, { keys }, query), scoreOf);
+    const seen = row.filter((score, key) => Number.isFinite(score) && !isMasked(query, key));
+    const most = Math.max(...seen);
+    const sum = seen.reduce((all, score) => all + Math.exp(score - most), 0);
+    row.forEach((score, key) => (weights[query * keys.length + key] = Math.min(1, Math.exp(score - most) / sum) || 0));
+  });
+  return weights;
+}
+
 /** The sum of a query's finite numbers over all keys, including hidden ones. */
 export function rowSum(grid, query) {
   let sum = 0;

@@ -65,8 +65,8 @@ export function Wall() {
     </header>
     <p class="hint">Every picture is one head on the whole text${isPicked ? ", some of its tokens left out" : ""}${
       selection.attention_kind === "unmasked" ? ", without masked pairs" : ""}. Each has a
-      scale of its own${kind === "pattern" || kind === "norm" ? ", by the square root" : ": green above 0, pink below"}. Click
-      one to open it.</p>
+      scale of its own${kind === "pattern" || kind === "norm" ? ", by the square root"
+        : html`: <b class="positive">above 0</b>, <b class="negative">below</b>`}. Click one to open it.</p>
     <${Problem} error=${error} retry=${retry} />
     ${selection.text !== "" &&
     html`<div class="wall-frame" ref=${box}><${Picture} draw=${draw} overlay=${overlay} handle=${picture}

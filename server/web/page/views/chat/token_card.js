@@ -12,7 +12,7 @@ import { CopyMenu } from "../../parts/tools.js";
 import { changesOf, contextOf, idsBefore } from "./story.js";
 
 const SHOWN = 12;
-const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "Contributions"], ["lens", "Lens"],
+const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "How a word moves"], ["lens", "Lens"],
   ["next", "Next token"]];
 
 /** place: index of the token in the branch. onForce([{id, text, logprob}]): replace it with these tokens. */
@@ -61,7 +61,7 @@ function Alternatives({ token, found, temperature, onForce }) {
     const { token_id: id, token: text, probability } = trained.tokens[rank];
     onForce([{ id, text, logprob: Math.log(probability) }]);
   };
-  return html`<${Bars} rows=${rows} columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1}
+  return html`<${Bars} rows=${rows} columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1} isRanked
     onPick=${pick}
     caption=${CAPTION} />`;
 }

@@ -192,7 +192,7 @@ function headsStop({ data, lengths }) {
     says: `W_O turns z into ${grouped(data.stack.hidden_size)} numbers${lengths ? `: head ${data.head} writes a vector of length ${
       format(lengths[data.head])}${others}` : ""}. All ${data.stack.num_heads} heads ` +
       `together${isAfter ? `, after ${norm},` : ""} write one of length ${out ? format(lengthOf(out)) : "…"}.`,
-    to: { view: "contributions" }, link: "Contributions: who moved this word",
+    to: { view: "contributions" }, link: "How a word moves: all words and heads",
   };
 }
 

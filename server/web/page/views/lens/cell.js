@@ -18,7 +18,7 @@ export function Cell({ entry, query, state, side = "" }) {
     <header><h2>${side && `${side}: `}${isEncoder ? "In place of" : "After"}${" "}
       <code class="word query">${shownToken(entry.tokens[query])}<sub>${query}</sub></code>:
       ${" "}${stateTitle(state, entry.layers.length)}</h2></header>
-    <${Bars} rows=${rows} columns=${[isEncoder ? "word" : "next word", "probability"]} largest=${1} write=${percent}
+    <${Bars} rows=${rows} columns=${[isEncoder ? "word" : "next word", "probability"]} largest=${1} write=${percent} isRanked
       onPick=${(row) => select({ lens_target: `#${ids[row]}` })}
       caption="Click a word to follow it through the layers. The dot · is a space." />
     <p class="hint"><${Term} of="entropy">Entropy<//> ${format(entropy)} <${Term} of="nats" />: as undecided as

@@ -14,21 +14,27 @@ import { stateName } from "./names.js";
 
 const LEFT = 78;
 const TOP = 26;
-const CELL = { width: 58, height: 25 };
+const CELL = { width: 46, height: 25 }; // the least width: cells grow to the box
 // Names are drawn on the canvas for saved pictures, and above it as elements that stay in place while it scrolls.
 const NAMES_PLACE = { width: `${LEFT - 2}px`, marginRight: `${2 - LEFT}px`, paddingTop: `${TOP}px` };
 const FONT = "12px ui-monospace, monospace";
 
-/** The top words, probabilities and entropy of one cell of the answer; column: index in the answer's positions. */
+export const SHOWN = 5; // words of a cell
+
+/**
+ * The top words, probabilities and entropy of one cell of the answer; column: index in the answer's positions. With
+ * entry.skips, words without a letter or digit are left out, unless all are.
+ */
 export function cellOf(entry, state, column) {
   const [, columns, k] = entry.arrays.probabilities.shape;
   const start = (state * columns + column) * k;
-  return {
-    words: entry.top_tokens[state][column],
-    ids: entry.arrays.ids.data.subarray(start, start + k),
-    chances: entry.arrays.probabilities.data.subarray(start, start + k),
-    entropy: entry.arrays.entropy.data[state * columns + column],
-  };
+  const words = entry.top_tokens[state][column];
+  const all = [...words.keys()];
+  const kept = entry.skips ? all.filter((place) => /[\p{L}\p{N}]/u.test(words[place])) : all;
+  const places = (kept.length ? kept : all).slice(0, SHOWN);
+  const of = (name) => places.map((place) => entry.arrays[name].data[start + place]);
+  return { words: places.map((place) => words[place]), ids: of("ids"), chances: of("probabilities"),
+    entropy: entry.arrays.entropy.data[state * columns + column] };
 }
 
 export function Grid({ entry, query, state }) {
@@ -88,6 +94,8 @@ export function Grid({ entry, query, state }) {
         onPoint=${(x, y, width) => setHovered(at(x, y, width))}
           onPick=${(x, y, width) => at(x, y, width) && pick(at(x, y, width))} onKey=${onKey} />
     </div></div>
+    <p class="hint lens-more"><button type="button" class="plain" onClick=${() => (box.current.scrollLeft = 0)}>← The first tokens
+      are to the left</button></p>
     <div class="lens-foot"><div class="lens-said"><p class="readout" role="status">${said(entry, hovered ?? selected)}</p>
         <${ColourScale} ...${scale} /></div>
       <${SaveMenu} picture=${picture} name="lens" arrays=${savedArrays(entry)} /></div>`;

@@ -117,7 +117,7 @@ function Walk({ lesson, steps }) {
 }
 
 /** Whether a step shows one head in a view that can show the changed model. */
-const isOfHead = ({ view, select: chosen = {} }) => "head" in chosen && ["attention", "why", "contributions"].includes(view);
+const isOfHead = ({ view, select: chosen = {} }) => "head" in chosen && ["attention", "why", "moves"].includes(view);
 
 const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."
   : `${count} sentences are left out, because they are not true of this model.`);

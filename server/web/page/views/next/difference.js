@@ -42,7 +42,7 @@ function Line({ token, before, after, apart, logit }) {
   return html`<tr><th scope="row"><code class="token"><${TokenName} token=${name} /></code></th>
     <td class="number">${percent(before.drawn.probabilities[token])}</td>
     <td class="number">${percent(after.drawn.probabilities[token])}</td>
-    <td class=${`number ${apart < 0 ? "key" : "query"}`}>${percent(apart)}</td><td class="number">${format(logit)}</td></tr>`;
+    <td class=${`number ${apart < 0 ? "negative" : "positive"}`}>${percent(apart)}</td><td class="number">${format(logit)}</td></tr>`;
 }
 
 const Fact = ({ name, sides, values, unit = "" }) => html`<div><dt>${name}</dt>

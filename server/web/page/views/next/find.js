@@ -1,10 +1,12 @@
 // Search for any token: its rank, logit and probability, however unlikely it is.
 import { useJson } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
+import { useCapabilities } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Problem } from "../../parts/problem.js";
 import { TokenName } from "../../parts/token_name.js";
+import { ACTS } from "./likeliest.js";
 import { useName } from "./row.js";
 
 /** The token of a search text: "#17" is the token with that id, other text its first token. */
@@ -58,9 +60,9 @@ function Chance({ row, drawn, token, name, note, onPick }) {
   const asked = useName(row, token);
   const cut = drawn.cutBy(token);
   return html`<p class="chance">
-    <button type="button" class="token" title="write it" onClick=${() => onPick(token)}>
+    <button type="button" class="token" title=${ACTS[useCapabilities().kind] ?? ACTS.decoder} onClick=${() => onPick(token)}>
       <${TokenName} token=${name ?? asked} /></button>
-    <b>rank ${grouped(row.ranks[token])}</b> of ${grouped(row.order.length)},${" "}
+    <b>rank ${row.rankOf(token)}</b> of ${grouped(row.order.length)},${" "}
     <span class="number">${percent(drawn.probabilities[token])}</span>,
     logit <span class="number">${format(row.logits[token])}</span>,${" "}
     ${cut ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`}

@@ -1,9 +1,12 @@
 // The likeliest tokens in order, each with its probability before and after truncation, together.
 import { classes, html, useState } from "../../core/html.js";
 import { useCapabilities } from "../../core/model.js";
-import { format, grouped, percent } from "../../core/numbers.js";
+import { format, percent } from "../../core/numbers.js";
+import { TIED } from "../../parts/bars.js";
 import { TokenName } from "../../parts/token_name.js";
 
+/** What a click on a token does, by the kind of model. */
+export const ACTS = { decoder: "write it and continue", encoder: "put it in this place" };
 const SHOWN = 20;
 const MOST = 100; // number of token names that row.js has
 
@@ -11,8 +14,7 @@ const MOST = 100; // number of token names that row.js has
 export function Likeliest({ row, drawn, found, onPick }) {
   const [shown, setShown] = useState(SHOWN);
   const tokens = Array.from(row.order.subarray(0, shown));
-  const { compute_dtype: dtype } = useCapabilities();
-  const hasTies = tokens.some((token, place) => place > 0 && row.logits[token] === row.logits[tokens[place - 1]]);
+  const { compute_dtype: dtype, kind } = useCapabilities();
   const full = Math.max(drawn.kept[row.order[0]], drawn.probabilities[row.order[0]], 1e-30);
   return html`<section class="card">
     <header><h2>The likeliest tokens</h2>
@@ -22,25 +24,25 @@ export function Likeliest({ row, drawn, found, onPick }) {
     <table class="likeliest" aria-label="The likeliest tokens">
       <thead><tr><th scope="col">#</th><th scope="col">token</th><th scope="col"><span class="unseen">bars</span></th>
         <th scope="col">softmax</th><th scope="col">drawn</th></tr></thead>
-      <tbody>${tokens.map((token, place) => html`<${Line} key=${token} row=${row} drawn=${drawn} token=${token}
-        place=${place} full=${full}
+      <tbody>${tokens.map((token) => html`<${Line} key=${token} row=${row} drawn=${drawn} token=${token}
+        full=${full} act=${ACTS[kind] ?? ACTS.decoder}
         isFound=${token === found} onPick=${onPick} />`)}</tbody>
     </table>
-    ${hasTies && html`<p class="hint">Some logits are equal: ${dtype} has no numbers between them. The order of such tokens means
-      nothing.</p>`}
+    ${tokens.some(row.isTied) && html`<p class="hint">Ranks with = are of equal logits: ${dtype} has no numbers between
+      them. The order of such tokens means nothing.</p>`}
     ${shown < Math.min(MOST, row.order.length)
       && html`<button type="button" class="quiet" onClick=${() => setShown(MOST)}>Show ${MOST}</button>`}
   </section>`;
 }
 
-function Line({ row, drawn, token, place, full, isFound, onPick }) {
+function Line({ row, drawn, token, full, act, isFound, onPick }) {
   const cut = drawn.cutBy(token);
   const [before, after] = [drawn.probabilities[token], drawn.kept[token]];
   const name = row.nameOf(token);
   const isActual = row.actual === token;
   return html`<tr class=${classes(cut && "cut", isFound && "on")}>
-    <td class="rank">${grouped(place + 1)}</td>
-    <th scope="row"><button type="button" class="token" title=${`id ${token}, logit ${format(row.logits[token])}: write it`}
+    <td class="rank" title=${row.isTied(token) ? TIED : undefined}>${row.rankOf(token)}</td>
+    <th scope="row"><button type="button" class="token" title=${`id ${token}, logit ${format(row.logits[token])}: ${act}`}
       onClick=${() => onPick(token)}><${TokenName} token=${name} /></button>${isActual &&
       html`<span class="hint" title="the token that the text has there"> ← text</span>`}</th>
     <td class="bar"><div class="before" style=${{ width: `${(before / full) * 100}%` }}></div>

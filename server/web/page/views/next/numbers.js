@@ -47,7 +47,7 @@ function Actual({ row, drawn }) {
   const chance = drawn.probabilities[token];
   const surprise = chance > 0 ? `a surprise of ${format(-Math.log(chance))} nats` : "at this temperature it cannot come";
   return html`<span class="actual">The text ${isEncoder ? "has" : "continues with"} <${Name} row=${row} token=${token} />:
-    rank ${grouped(row.ranks[token])}, ${percent(chance)}, ${surprise}.</span>`;
+    rank ${row.rankOf(token)}, ${percent(chance)}, ${surprise}.</span>`;
 }
 
 /** The total probability of the kept tokens. */

@@ -2,7 +2,7 @@
 import { useAnswer, useJson } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
 import { useCapabilities } from "../../core/model.js";
-import { descending } from "../../core/numbers.js";
+import { descending, grouped, rankAt } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 import { distribution, fetchRow, filtersOf, ranksOf } from "./distribution.js";
@@ -12,8 +12,9 @@ const NAMED = 100; // tokens with names in the response; names of others are fet
 /**
  * {answer, body, row, drawn} of the selected position of an input (null: no request), at the sliders' options
  * {temperature, topK, topP, minP}. row and drawn (see distribution.js) are null until they have arrived. row is
- * {tokens, ids, position, actual, logits [V], order, ranks, nameOf(token)}: actual is the text's token there,
- * undefined past its end; nameOf returns null for a token that is not among the likeliest.
+ * {tokens, ids, position, actual, logits [V], order, ranks, isTied(token), rankOf(token), nameOf(token)}: actual is the
+ * text's token there, undefined past its end; rankOf returns a rank as text, with = if tokens share it; nameOf returns
+ * null for a token that is not among the likeliest.
  */
 export function useRow(options, input) {
   const selection = useSelection();
@@ -34,14 +35,19 @@ export function useRow(options, input) {
     const order = descending(entry.arrays.logits.data);
     const names = new Map(entry.temperatures[0].tokens.map(({ token_id: id, token }) => [id, token]));
     entry.tokens.forEach((token, position) => names.set(entry.token_ids[position], token));
+    const { data: logits } = entry.arrays.logits;
+    const ranks = ranksOf(order);
+    const placeOf = (token) => rankAt((place) => logits[order[place]], ranks[token] - 1, order.length);
     return {
       tokens: entry.tokens,
       ids: entry.token_ids,
       position: entry.position,
       actual: entry.token_ids[entry.position + (capabilities.kind === "encoder" ? 0 : 1)],
-      logits: entry.arrays.logits.data,
+      logits,
       order,
-      ranks: ranksOf(order),
+      ranks,
+      isTied: (token) => placeOf(token).isTied,
+      rankOf: (token) => `${placeOf(token).isTied ? "=" : ""}${grouped(placeOf(token).rank)}`,
       nameOf: (token) => names.get(token) ?? null,
     };
   }, [entry, capabilities]);

@@ -38,7 +38,8 @@ function Changed({ tokens, values: [before, after], query }) {
   const apart = useMemo(() => after.map((value, i) => (value === null ? NaN : value - before[i])), [before, after]);
   const [first, second] = [before, after].map(perplexityOf);
   const said = html`<p>Perplexity ${format(first)} → <b class="number">${format(second)}</b>. ${before.length === after.length &&
-    html`<span class="hint">Green: the token became likelier, in nats; pink: less likely.</span>`}</p>`;
+    html`<span class="hint">The token became${" "}
+      <b class="positive">likelier</b> or <b class="negative">less likely</b>, in nats.</span>`}</p>`;
   if (before.length !== after.length) return said;
   return html`${said}<${Tokens} tokens=${tokens} weights=${apart} isSigned largest=${Math.max(...extent(apart).map(Math.abs)) || 1}
     query=${clamp(query, tokens.length)} write=${format} label="Tokens by how much likelier they became"

@@ -6,7 +6,7 @@ import { format, grouped } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { Lines } from "../../parts/lines.js";
-import { bitmapOf, scaleOf } from "../../parts/matrix.js";
+import { ColourScale, bitmapOf, clippedScale } from "../../parts/matrix.js";
 import { Picture } from "../../parts/picture.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
@@ -78,8 +78,9 @@ function Three({ down, up, product, handle }) {
   const mode = useStore(theme);
   const [rows, width] = down.shape;
   const columns = up.shape[1];
+  const scales = useMemo(() => [down, up, product].map(({ data }) => clippedScale(data)), [down, up, product]);
   const maps = useMemo(() => [[down.data, rows, width], [up.data, width, columns], [product.data, product.rows, product.columns]]
-    .map(([data, tall, wide]) => bitmapOf(data, tall, wide, { ...scaleOf(data, "diverging"), mode })), [down, up, product, mode]);
+    .map(([data, tall, wide], i) => bitmapOf(data, tall, wide, { ...scales[i], mode })), [scales, mode]);
   const unitOf = (total) => Math.min(2, (total - 70) / (width + 2 * columns));
   const draw = useCallback((context, { width: total, colours }) => {
     const unit = unitOf(total);
@@ -101,7 +102,10 @@ function Three({ down, up, product, handle }) {
     });
   }, [maps]);
   return html`<${Picture} draw=${draw} height=${(total) => Math.ceil(30 + rows * Math.max(unitOf(total), 0.05))} handle=${handle}
-    label=${`W_V, ${rows} by ${width}, times W_O, ${width} by ${columns}, is a matrix of ${rows} by ${columns}`} />`;
+    label=${`W_V, ${rows} by ${width}, times W_O, ${width} by ${columns}, is a matrix of ${rows} by ${columns}`} />
+    <div class="toolbar low-rank-scales">${["W_V", "W_O", "W_V W_O"].map((name, i) => html`<span>${name}${" "}
+      <${ColourScale} ...${scales[i]} /></span>`)}</div>
+    <p class="hint">Each matrix has a scale of its own. It ends where 99 of 100 numbers do; larger ones have the colour of the end.</p>`;
 }
 
 function Spectrum({ entry, size }) {

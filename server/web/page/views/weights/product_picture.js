@@ -5,7 +5,7 @@ import { html, useCallback, useMemo, useState } from "../../core/html.js";
 import { format, largest } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
-import { bitmapOf, scaleOf } from "../../parts/matrix.js";
+import { bitmapOf, clippedScale, scaleOf } from "../../parts/matrix.js";
 import { fillFitted, Picture } from "../../parts/picture.js";
 
 const MARGIN = { left: 8, top: 22, right: 8, gap: 10, strip: 18 };
@@ -22,7 +22,7 @@ function layoutOf({ d, width: count }) {
 
 /** {x, matrix, high}: the vector and the matrix as pixels, and the largest size of the result's numbers. */
 function pixelsOf({ d, width: count, x, y, matrix }, mode) {
-  const map = (values, columns) => bitmapOf(values, d, columns, { ...scaleOf(values, "diverging"), mode });
+  const map = (values, columns) => bitmapOf(values, d, columns, { ...clippedScale(values), mode });
   return { x: map(x, 1), matrix: map(matrix, count), high: scaleOf(y, "diverging").high };
 }
 

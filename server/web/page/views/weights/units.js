@@ -39,8 +39,8 @@ export function Units() {
       ${values && html`<${SaveMenu} picture=${picture} name="two-neurons" arrays=${savedPair(values, pair)} />`}</header>
     <p>A neuron is one number of a block's MLP, h = w · x after its activation. Each dot is a word of the text: the one
       neuron's number to the right, the other's upwards. If the dots are near a line, each neuron predicts the
-      other: their correlation ρ is far from 0. If the numbers were jointly normal, they would share −½ ln(1 − ρ²) nats, their mutual
-      information.</p>
+      other: their correlation ρ is far from 0. Mutual information is how much one number says about the other, in nats; it depends
+      on the order of the numbers only, so that one far word cannot make it: here −½ ln(1 − r²), r the correlation of the ranks.</p>
     <${Pick} layer=${layer} numLayers=${numLayers} pair=${pair} count=${count} isChosen=${isChosen} />
     ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, and their neurons are not available.</p>`}
     <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) =>
@@ -82,47 +82,58 @@ function correlation([across, up]) {
   return product(x, y) / (Math.sqrt(product(x, x) * product(y, y)) || 1);
 }
 
-const informationOf = (rho) => -0.5 * Math.log(1 - rho ** 2);
-const MUCH = 0.5; // share of the information from one word; above it, the numbers are not normally distributed
-
-/** {word, rho, nats} of the pair without the word that adds most of the information; null if there is no such word. */
-function outlierOf(values, tokens, nats) {
-  const all = values[0].map((_, word) => {
-    const rho = correlation(values.map((list) => list.filter((_, i) => i !== word)));
-    return { word: `“${shownToken(tokens[word] ?? "")}” (${word})`, rho, nats: informationOf(rho) };
-  });
-  const least = all.reduce((best, one) => (one.nats < best.nats ? one : best));
-  return least.nats < (1 - MUCH) * nats ? least : null;
+/** The place of each value among all, from 0; equal values share their mean place. */
+function placesOf(list) {
+  const sorted = Float64Array.from(list).sort();
+  return list.map((value) => (sorted.indexOf(value) + sorted.lastIndexOf(value)) / 2);
 }
 
+/**
+ * The correlation of normal numbers with the same ranks (Kruskal 1958: 2 sin(π/6 · Spearman's)). One outlier hardly
+ * changes it, and no stretching of either neuron's numbers does, as with their mutual information.
+ */
+const rankCorrelation = (values) => 2 * Math.sin((Math.PI / 6) * correlation(values.map(placesOf)));
+
 function Figures({ entry, values, tokens }) {
-  const { strongest_correlations: rho, strongest_information: shared } = entry.arrays;
+  const { strongest_correlations: rho } = entry.arrays;
   if (rho.data.length === 0) {
     return html`<p class="lack">One of them has the same number at every word: there is nothing to share.</p>`;
   }
-  const [nats] = shared.data;
-  const outlier = values && outlierOf(values, tokens, nats);
-  return html`<dl class="facts"><dt>correlation ρ</dt><dd><b class="number">${format(rho.data[0])}</b></dd>
-    <dt>mutual information</dt><dd>${outlier
-      ? html`not ${format(nats)} nats: these numbers are not normal. One word, ${outlier.word}, brings most of it; without it ρ is
-        ${" "}<b class="number">${format(outlier.rho)}</b>, and the formula gives <b class="number">${format(outlier.nats)}</b> nats`
-      : html`<b class="number">${format(nats)}</b> nats, if the numbers are jointly normal`}; for independent
-        neurons the expected value is about ${format(entry.baseline.information)}${" "}
-        with this number of words (${entry.num_samples})</dd></dl>`;
+  if (!values) return null;
+  const rank = rankCorrelation(values);
+  const nats = -0.5 * Math.log(Math.max(1 - rank ** 2, 1e-15));
+  const isExact = 1 - rank ** 2 < 1e-12;
+  const outlier = outlierOf(values, rho.data[0]);
+  return html`<dl class="facts"><dt>correlation ρ</dt><dd><b class="number">${format(rho.data[0])}</b>${outlier !== null && html`,
+      mostly of one word, “${shownToken(tokens[outlier] ?? "")}” (${outlier})`}; of the ranks
+      ${" "}<b class="number">${format(rank)}</b></dd>
+    <dt>mutual information</dt><dd>${isExact ? `too large for ${entry.num_samples} words to tell: their order is the same`
+      : html`about <b class="number">${format(nats, 2)}</b> nats, by the ranks`}; for independent neurons
+      about ${format(entry.baseline.information, 2)} with this number of words (${entry.num_samples})</dd></dl>`;
+}
+
+const MUCH = 0.5; // share of the correlation from one word
+
+/** The word without which the correlation falls to less than half; null if there is none. */
+function outlierOf(values, rho) {
+  const without = values[0].map((_, word) =>
+    Math.abs(correlation(values.map((list) => list.filter((_, i) => i !== word)))));
+  const least = without.indexOf(Math.min(...without));
+  return without[least] < (1 - MUCH) * Math.abs(rho) ? least : null;
 }
 
 /** The most correlated pairs of the layer's neurons; fetched on a click, because there are many pairs. */
 function Strongest({ input, name }) {
   const [isAsked, setAsked] = useState(false);
   const answer = useJson(isAsked ? "v1/geometry" : null, { ...input, point: name, num_strongest: STRONGEST });
-  if (!isAsked) return html`<button type="button" onClick=${() => setAsked(true)}>Find the pairs that share most</button>`;
+  if (!isAsked) return html`<button type="button" onClick=${() => setAsked(true)}>Find the most correlated pairs</button>`;
   const pick = ([weights_unit, weights_other]) => select({ weights_unit, weights_other }, { remember: true });
-  return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<table class="plain-table" aria-label="Pairs that share most">
-    <thead><tr><th scope="col">neurons</th><th scope="col">correlation</th><th scope="col">nats, if normal</th></tr></thead>
+  return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<table class="plain-table"
+    aria-label="The most correlated pairs">
+    <thead><tr><th scope="col">neurons</th><th scope="col">correlation</th></tr></thead>
     <tbody>${arrays.strongest_pairs.data.map((pair, i) => html`<tr><th scope="row"><button type="button" class="plain"
         onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button></th>
-      <td class="number">${format(arrays.strongest_correlations.data[i])}</td>
-      <td class="number">${format(arrays.strongest_information.data[i])}</td></tr>`)}</tbody></table>`}<//>`;
+      <td class="number">${format(arrays.strongest_correlations.data[i])}</td></tr>`)}</tbody></table>`}<//>`;
 }
 
 function savedPair([across, up], pair) {

@@ -4,6 +4,7 @@ import { html } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { DelayedText } from "../../parts/shared_bar.js";
+import { lensBody } from "./layers.js";
 import { OF_WAY } from "./scene.js";
 
 const MOST_TEXTS = OF_WAY.length; // a colour each
@@ -35,20 +36,20 @@ export function positionOf(text, word, offsets) {
   return position < 0 ? null : position;
 }
 
-/** Request the vectors of the word in every text; rejects with a sentence if a text does not contain it. */
-async function askAll(route, { word, texts, ...body }, options) {
+/** Rejects if a text does not contain the word. */
+async function askAll(route, { word, texts, reads, ...body }, options) {
   return Promise.all(texts.map(async (text) => {
     const { offsets } = await json("tokenize", { prompt: text, return_offsets: true }, options);
     const position = positionOf(text, word, offsets);
     if (position === null) throw new Error(`‘${word}’ is not in the text ‘${text}’.`);
-    return (await look(route, { input: text, ...body, query_positions: position }, options))[0];
+    const [[entry], lens] = await Promise.all([look(route, { input: text, ...body, query_positions: position }, options),
+      reads && look("v1/lens", lensBody({ input: text }, position), options)]);
+    return { ...entry, lens: lens?.[0] };
   }));
 }
 
-/** The answers about each text, in `data`; see useAnswer. */
 export const useContexts = (body) => useAnswer(askAll, body === null ? null : "v1/contributions", body);
 
-/** Fields for the word and its texts, and examples. */
 export function ContextFields() {
   const selection = useSelection();
   const { word, texts } = contextsOf(selection);

@@ -3,23 +3,22 @@
 // texts.
 import { interventionsOf } from "../../core/changes.js";
 import { useJson } from "../../core/fetching.js";
-import { html, useMemo, useRef, useState } from "../../core/html.js";
-import { lackOf, shownToken, textsOf, useCapabilities, useHead } from "../../core/model.js";
-import { counted, format, largest, percent } from "../../core/numbers.js";
+import { html, useMemo, useRef } from "../../core/html.js";
+import { lackOf, shownToken, textsOf, useCapabilities } from "../../core/model.js";
+import { format, percent } from "../../core/numbers.js";
 import { saved } from "../../core/place.js";
 import { select, useSelection } from "../../core/state.js";
-import { Choices } from "../../parts/choices.js";
+import { Bars } from "../../parts/bars.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
-import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { spaced } from "../../parts/target_field.js";
 import { Tokens } from "../../parts/tokens.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { Waterfall } from "../../parts/waterfall.js";
+import { HeadMap, largestFirst, total } from "./who.js";
 
 const SHOWN = 12; // words of the waterfall
-const NAMES = { word: "word", head: "head", layer: "layer" };
-const total = (values) => values.reduce((sum, value) => sum + value, 0);
 
 /** Whether the model answers with a label or a score instead of a token. */
 export const answersWithLabels = (capabilities) =>
@@ -28,7 +27,7 @@ export const answersWithLabels = (capabilities) =>
 /** {route, body} of the answer and its reasons, or null if the model does not support them. */
 function requestOf(selection, capabilities, query, part) {
   const { contributions_by: by, contributions_verify: verify, contributions_pair: pair } = selection;
-  const explain = { by, verify: Number(verify) };
+  const explain = { by, verify: by === "word" ? Number(verify) : 0 };
   if (answersWithLabels(capabilities)) {
     if (pair === "" || lackOf(capabilities, "/v1/score")) return { route: "v1/classify", body: { input: selection.text, explain } };
     return { route: "v1/score", body: { text_1: selection.text, text_2: pair, explain } };
@@ -38,7 +37,6 @@ function requestOf(selection, capabilities, query, part) {
   return { route: "v1/next", body: { ...textsOf(selection, capabilities), position: query, num_tokens: 6, explain } };
 }
 
-/** query: the position of the prediction, null until it is known. */
 export function Reasons({ query, part }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -51,12 +49,12 @@ export function Reasons({ query, part }) {
   const { contributions_by: by, contributions_verify: verify } = selection;
   const isRefused = answer.error?.code === "not_explainable";
   return html`<section class="card contributions-rows reasons"><header><h2>${TITLES[request.route]}</h2>
-      <${Choices} label="Split by" value=${by} onPick=${(value) => select({ contributions_by: value })}
-        choices=${Object.entries(NAMES)} />
-      <${Choices} label="Take out" value=${verify} onPick=${(value) => select({ contributions_verify: value })}
-        choices=${[["0", "nothing"], ["3", "3 words"], ["8", "8 words"]]} />
+      <${FieldChoices} field="contributions_by" label="Split by" choices=${["word", "head", "layer"].map((name) => [name, name])} />
+      ${by === "word" && html`<${FieldChoices} field="contributions_verify" label="Take out"
+        choices=${[["8", "8 words"], ["3", "3 words"], ["0", "nothing: estimates"]]} />`}
       <${CopyMenu} route=${request.route} body=${request.body} />
-      ${entry && html`<${SaveMenu} picture=${picture} name="reasons" arrays=${savedParts(entry.reasons)} />`}</header>
+      ${entry && html`<${SaveMenu} picture=${by === "word" && verify !== "0" ? null : picture} name="reasons"
+        arrays=${savedParts(entry.reasons)} />`}</header>
     ${answersWithLabels(capabilities) && html`<${PairField} lack=${lackOf(capabilities, "/v1/score")} />`}
     ${interventionsOf(selection, capabilities).length > 0 && html`<p class="hint">This card shows the unchanged model.</p>`}
     ${isRefused ? html`<p class="lack">${refusalOf(answer.error)}</p>`
@@ -70,7 +68,6 @@ const refusalOf = ({ message }) =>
 
 const TITLES = { "v1/next": "Why this word?", "v1/classify": "Why this label?", "v1/score": "Why this score?" };
 
-/** The second text of a pair, for a model with a head that scores pairs. */
 function PairField({ lack }) {
   const { contributions_pair: pair } = useSelection();
   if (lack || saved) return null;
@@ -88,9 +85,8 @@ function Told({ entry, handle }) {
   return html`<p class="hint"><code class="word">${nameOf(target)}</code> ${chanceOf(entry)}${versus && html`, rather
       than <code class="word">${nameOf(versus)}</code>`}: its logit is${" "}
       <b id="reasons-value">${format(value)}</b>${versus && " larger"}. All parts together are <b id="reasons-sum">${
-      format(sum)}</b>: green speaks for it, pink against it.</p>
-    <${Drawn} reasons=${reasons} handle=${handle} />
-    ${reasons.verify && html`<${Verified} rows=${reasons.verify} value=${value} />`}`;
+      format(sum)}</b>; a part speaks <b class="positive">for</b> it or <b class="negative">against</b> it.</p>
+    <${Drawn} reasons=${reasons} handle=${handle} />`;
 }
 
 function chanceOf({ score, probs, temperatures }) {
@@ -101,7 +97,6 @@ function chanceOf({ score, probs, temperatures }) {
 const wordName = ({ token, position, stack }) => `${shownToken(token)} (${stack === "encoder" ? "encoder " : ""}${position})`;
 const restOf = (reasons) => Object.entries(reasons.rest).map(([name, value]) => ({ name, value }));
 
-/** The parts and the rest as steps to the sum. */
 function Steps({ reasons, steps, label, onPick, handle }) {
   const all = useMemo(() => [...steps, ...restOf(reasons)], [reasons]);
   return html`<${Waterfall} steps=${all} total=${{ name: reasons.versus ? "difference" : "logit", value: reasons.sum }}
@@ -109,55 +104,68 @@ function Steps({ reasons, steps, label, onPick, handle }) {
 }
 
 function ByWord({ reasons, handle }) {
-  const { parts } = reasons;
+  const { parts, verify } = reasons;
   const stacks = [...new Set(parts.map(({ stack }) => stack))];
-  const most = Math.max(...parts.map(({ value }) => Math.abs(value)), 1e-30);
-  const steps = useMemo(() => {
-    const places = largest(parts.map(({ value }) => Math.abs(value)), SHOWN);
-    const shown = places.map((place) => ({ name: wordName(parts[place]), key: parts[place].position, value: parts[place].value }));
-    const others = parts.length - places.length;
-    const left = total(parts.map(({ value }) => value)) - total(shown.map(({ value }) => value));
-    return others ? [...shown, { name: counted(others, "other"), value: left }] : shown;
-  }, [reasons]);
-  return html`${stacks.map((stack) => html`<${StackWords} key=${stack} stack=${stack} parts=${parts} most=${most} />`)}
-    <${Steps} reasons=${reasons} steps=${steps} label="Contribution of each word, and the sum" handle=${handle}
-      onPick=${({ key }) => key !== undefined && select({ key })} />`;
+  const measured = useMemo(() => verify && measuredOf(reasons), [reasons]);
+  const weightOf = (part) => (measured ? measured.rows.find((row) => row.part === part)?.value : part.value);
+  const most = Math.max(...(measured?.rows ?? parts).map(({ value }) => Math.abs(value)), 1e-30);
+  const Drawn = measured ? Measured : Estimated;
+  const shared = { parts, most, weightOf };
+  return html`${stacks.map((stack) => html`<${StackWords} key=${stack} stack=${stack} ...${shared} />`)}
+    <${Drawn} reasons=${reasons} measured=${measured} handle=${handle} />`;
 }
 
-function StackWords({ stack, parts, most }) {
+/** {rows: [{part, value, estimate}], all}: the logit with each word less the logit without it, the largest first. */
+function measuredOf({ parts, verify, value }) {
+  const rows = verify.filter(({ words }) => words.length === 1).map(({ words: [word], predicted, measured }) => ({
+    part: parts.find(({ position, stack }) => position === word.position && stack === word.stack),
+    value: value - measured, estimate: value - predicted }));
+  return { rows: rows.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)), all: verify.find(({ words }) => words.length > 1) };
+}
+
+function Measured({ reasons, measured: { rows, all } }) {
+  return html`<${Bars} columns=${["without", "measured", "estimate"]} onPick=${(row) => select({ key: rows[row].part.position })}
+      rows=${rows.map(({ part, value, estimate }) => ({ name: wordName(part), value, note: format(estimate) }))}
+      caption=${`How far the logit${reasons.versus ? "’s lead" : ""} falls without the word: measured by taking the word out. The
+        estimate is the word’s own part; where they differ, other words took over.`} />
+    ${all && html`<p class="hint">Without all ${all.words.length} words at once it is ${format(all.measured)}; the estimate is ${
+      format(all.predicted)}.</p>`}`;
+}
+
+function Estimated({ reasons, handle }) {
+  const { parts } = reasons;
+  const steps = useMemo(() => largestFirst(parts.map((part) => ({ name: wordName(part), key: part.position, value: part.value })),
+    SHOWN), [reasons]);
+  return html`<${Steps} reasons=${reasons} steps=${steps} label="Contribution of each word, and the sum" handle=${handle}
+    onPick=${({ key }) => key !== undefined && select({ key })} />`;
+}
+
+function StackWords({ stack, parts, most, weightOf }) {
   const [tokens, weights] = useMemo(() => {
     const own = parts.filter((part) => part.stack === stack);
-    return [own.map(({ token }) => token.replaceAll("\ufffd", "◌")), own.map(({ value }) => value)];
+    return [own.map(({ token }) => token.replaceAll("\ufffd", "◌")), own.map(weightOf)];
   }, [parts, stack]);
   return html`<${Tokens} tokens=${tokens} weights=${weights} largest=${most} isSigned write=${format}
     label=${`Words${stack ? ` of the ${stack}` : ""} by their contributions`} onPick=${(key) => select({ key })} />`;
 }
 
 function ByHead({ reasons, handle }) {
-  const [hovered, setHovered] = useState(null);
-  const { values, rows, columns } = useMemo(() => headMap(reasons.parts), [reasons]);
-  const { layer, head } = useHead();
-  const selected = useMemo(() => ({ row: rows.indexOf(String(layer)), column: head }), [rows, layer, head]);
-  const describe = (row, column) => `layer ${rows[row]}, head ${column}: ${format(values[row * columns.length + column])}`;
-  const pick = ({ row, column }) => select({ layer: Number(rows[row].split(" ").at(-1)), head: column });
-  const steps = [{ name: "all heads", value: total(reasons.parts.map(({ value }) => value)) }];
-  return html`<div class="columns"><div>
-      <${Matrix} values=${values} rowNames=${rows} columnNames=${columns} rowTitle="layer" columnTitle="head" rowColour="ink"
-        columnColour="ink" square=${false} maxCell=${44} kind="diverging" label="Contribution of each head to the answer"
-        selected=${selected} hovered=${hovered} onHover=${setHovered} handle=${handle} onPick=${pick} describe=${describe} />
-      <${ColourScale} ...${scaleOf(values, "diverging")} /></div>
+  const map = useMemo(() => headMap(reasons.parts), [reasons]);
+  const steps = [{ name: "all heads", value: total(map.values) }];
+  return html`<div class="columns">
+    <div><${HeadMap} ...${map} label="Contribution of each head to the answer" handle=${handle} /></div>
     <div><${Steps} reasons=${reasons} steps=${steps} label="All heads, the rest, and the sum" /></div></div>`;
 }
 
-/** {values, rows, columns}: the contribution of each head, one row per layer; layers without attention have no row. */
+/** {values, rows, count}: the contribution of each head, one row per layer; layers without attention have no row. */
 function headMap(parts) {
   const rowOf = ({ layer, part }) => (part === "cross" ? `cross ${layer}` : String(layer));
   const rows = [...new Set(parts.map(rowOf))];
-  const columns = Array.from({ length: 1 + Math.max(...parts.map(({ head }) => head)) }, (_, head) => String(head));
-  const values = new Float32Array(rows.length * columns.length);
+  const count = 1 + Math.max(...parts.map(({ head }) => head));
+  const values = new Float32Array(rows.length * count);
   const places = new Map(rows.map((row, i) => [row, i]));
-  for (const part of parts) values[places.get(rowOf(part)) * columns.length + part.head] = part.value;
-  return { values, rows, columns };
+  for (const part of parts) values[places.get(rowOf(part)) * count + part.head] = part.value;
+  return { values, rows, count };
 }
 
 function ByLayer({ reasons, handle }) {
@@ -167,22 +175,10 @@ function ByLayer({ reasons, handle }) {
     onPick=${({ layer }) => layer !== undefined && select({ layer })} />`;
 }
 
-/** The predicted result of removing the most important words next to the model's measured result. */
-function Verified({ rows, value }) {
-  return html`<table class="plain-table"><caption>Without a word, the prediction from its part and the measured result;
-      with all words ${format(value)}. Where they differ, the other words' parts changed too.</caption>
-    <thead><tr><th scope="col">without</th><th scope="col">predicted</th><th scope="col">measured</th></tr></thead>
-    <tbody>${rows.map(({ words, predicted, measured }) => html`<tr><th scope="row">${
-      words.length > 1 ? `all ${words.length}` : html`<code>${words.map(wordName).join()}</code>`}</th>
-      <td class="number">${format(predicted)}</td><td class="number">${format(measured)}</td></tr>`)}</tbody></table>`;
-}
-
 function savedParts({ by, parts, rest }) {
-  const named = parts.flatMap((part) => {
-    if (by === "layer") return [[`layer ${part.layer} attention`, part.attention], [`layer ${part.layer} mlp`, part.mlp]];
-    if (by === "head") return [[`${part.part ?? ""} layer ${part.layer} head ${part.head}`.trim(), part.value]];
-    return [[`${part.stack ?? ""} ${part.position} ${part.token}`.trim(), part.value]];
-  });
+  const named = parts.flatMap(({ layer, attention, mlp, part = "", head, stack, position, token, value }) =>
+    (by === "layer" ? [[`layer ${layer} attention`, attention], [`layer ${layer} mlp`, mlp]]
+      : [[(by === "head" ? `${part} layer ${layer} head ${head}` : `${stack ?? ""} ${position} ${token}`).trim(), value]]));
   const all = [...named, ...Object.entries(rest)];
   return [{ label: "parts", array: { data: Float32Array.from(all, ([, value]) => value), shape: [all.length] }, rows: ["part"],
     columns: all.map(([name]) => name) }];

@@ -1,10 +1,11 @@
 // A logit as the sum of the outputs of all components: embedding, heads, mlps, bias.
 import { html, useMemo, useRef } from "../../core/html.js";
-import { counted, descending, format } from "../../core/numbers.js";
+import { format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
-import { Choices } from "../../parts/choices.js";
+import { FieldChoices } from "../../parts/choices.js";
 import { SaveMenu } from "../../parts/tools.js";
 import { Waterfall } from "../../parts/waterfall.js";
+import { largestFirst } from "./who.js";
 
 const SHOWN = 14;
 const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_attn_out", "attn"], ["hook_mlp_out", "mlp"],
@@ -26,20 +27,21 @@ function readName(name) {
   return { layer, title: rest.startsWith("hook_") ? group : `${rest.split(".").join(" ")} ${layer}`, group };
 }
 
-/** The terms of the sum from 0 to the logit. */
+/** The parts, for saving. */
+export const partsOf = ({ arrays: { components: { data } }, component_names: columns }) =>
+  ({ label: "parts of the logit", array: { data, shape: [data.length] }, rows: ["part"], columns });
+
 export function LogitParts({ entry }) {
   const { contributions_parts: parts } = useSelection();
   const picture = useRef(null);
   const values = entry.arrays.components.data;
-  const saved = [{ label: "parts", array: { data: values, shape: [values.length] }, rows: ["part"],
-    columns: entry.component_names }];
   const steps = useMemo(() => (parts === "layers" ? byGroup(entry) : byComponent(entry)), [entry, parts]);
   const sum = values.reduce((all, value) => all + value, 0);
   const pick = ({ layer, head }) => Number.isInteger(layer) && select(Number.isInteger(head) ? { layer, head } : { layer });
   return html`<section class="card"><header><h2>The logit, part by part</h2>
-      <${Choices} label="Parts" value=${parts} onPick=${(value) => select({ contributions_parts: value })}
+      <${FieldChoices} field="contributions_parts" label="Parts"
         choices=${[["layers", "by layer"], ["largest", "largest first"]]} />
-      <${SaveMenu} picture=${picture} name="logit-parts" arrays=${saved} /></header>
+      <${SaveMenu} picture=${picture} name="logit-parts" arrays=${[partsOf(entry)]} /></header>
     <p class="hint">The last vector is the sum of all that was added to it, so the logit is a sum too, with the scale of the
       final norm taken as it is.</p>
     <${Waterfall} steps=${steps} total=${{ name: entry.versus || entry.isDifference ? "difference" : "logit", value: sum }}
@@ -52,7 +54,6 @@ export function LogitParts({ entry }) {
   </section>`;
 }
 
-/** The difference of the sum from the model's logit, and its reason. */
 const Rest = ({ entry }) => html`${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap, 4)}. `}
       The rest, to ${entry.versus ? "the two logits" : "the logit"} that the model itself has: at
       most ${format(entry.difference, 2)}${entry.versus && " each"}, from the precision it computes in.`;
@@ -68,14 +69,7 @@ function byGroup(entry) {
   return [...groups.values()];
 }
 
-function byComponent(entry) {
-  const values = entry.arrays.components.data;
-  const order = [...descending(values.map(Math.abs))];
-  const steps = order.slice(0, SHOWN).map((i) => {
-    const { title, layer, head } = readName(entry.component_names[i]);
-    return { name: title, layer, head, value: values[i] };
-  });
-  const others = order.slice(SHOWN);
-  if (others.length) steps.push({ name: counted(others.length, "other"), value: others.reduce((sum, i) => sum + values[i], 0) });
-  return steps;
-}
+const byComponent = ({ arrays, component_names: names }) => largestFirst(names.map((name, i) => {
+  const { title, layer, head } = readName(name);
+  return { name: title, layer, head, value: arrays.components.data[i] };
+}), SHOWN);

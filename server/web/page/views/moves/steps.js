@@ -6,7 +6,6 @@ const MOST = { sum: 10, each: 4, one: 12 }; // sources with their own arrow, per
 
 const NO_ROUNDING = 1e-4; // upper bound of float32's rounding error
 
-/** The kind of step of an addition, by the end of its name. */
 const KINDS = [
   [/(hook_embed|hook_resid_pre)$/, "embedding"], [/hook_(pos|token_type)_embed$/, "position"],
   [/attn\.b_O$/, "bias"], [/attn\.rest$/, "rest"], [/hook_attn_out$/, "attention"], [/hook_cross_attn_out$/, "cross"],
@@ -14,35 +13,41 @@ const KINDS = [
   [/(attn|hook_resid_\w+)\.change$/, "change"], [/\.change$/, "norm"], [/other_streams$/, "streams"],
   [/rounding$/, "rounding"],
 ];
-// The order of the components when layers are summed.
+// when layers are summed
 const ORDER = ["embedding", "position", "attention", "word", "head", "more", "rest", "change", "cross", "bias", "mlp", "token", "streams",
   "norm", "rounding"];
 const BEFORE_CROSS = new Set(["attention", "norm", "change"]); // additions of a decoder's block before its cross-attention
 
+const isMlp = (step) => step.kind === "mlp";
 const isSource = (step) => step.kind === "word" || step.kind === "head";
 
 /**
- * {steps, end, tokens, position, width}: steps are {kind, layer, head, key, count, vector} in the order of addition,
- * the first of them the embedding or the state before; `end` is the real state. layers: "sum" (each source once, all
- * layers together), "each" (layer after layer) or "one" (only the additions of layer `layer`).
+ * {steps, end, tokens, position, width, mlps}: steps are {kind, layer, head, key, count, vector, state} in the order of
+ * addition, the first of them the embedding or the state before; state: the number of the model's state in which the
+ * step ends, if it is one. `end` is the real state, and mlps the length of all that MLPs add. layers: "sum" (each source
+ * once, all layers together), "each" (layer after layer) or "one" (only the additions of layer `layer`). Without MLPs,
+ * they are taken out of the steps and of the end, and no step ends in a state of the model.
  */
-export function stepsOf(entry, layers, layer) {
+export function stepsOf(entry, layers, layer, hasMlps) {
   const width = entry.arrays.states.shape.at(-1);
   const state = (i) => entry.arrays.states.data.subarray(i * width, (i + 1) * width);
-  const raw = inOrder(entry, width);
-  const last = entry.arrays.states.shape[0] - 1;
-  const tokens = sidesOf(entry, entry.part);
-  const shared = { width, tokens, position: entry.query_positions[0] };
-  if (layers === "one") {
-    const own = raw.filter((step) => step.layer === layer);
-    const start = { kind: "state", layer, vector: state(layer) };
-    return { ...shared, steps: [start, ...gathered(own, "one", width)], end: state(layer + 1) };
-  }
-  const steps = layers === "sum" ? merged(raw, width) : byLayer(raw, width);
-  return { ...shared, steps, end: state(last) };
+  const isOne = layers === "one";
+  const all = inOrder(entry, width).filter((step) => !isOne || step.layer === layer);
+  const taken = sumOf(all.filter(isMlp).map((step) => step.vector), width);
+  const raw = hasMlps ? all : all.filter((step) => !isMlp(step));
+  const last = isOne ? layer + 1 : entry.arrays.states.shape[0] - 1;
+  const start = { kind: "state", layer, vector: isOne && state(layer) };
+  const steps = isOne ? [start, ...gathered(raw, "one", width)] : layers === "sum" ? merged(raw, width) : byLayer(raw, width);
+  steps.forEach((step, i) => {
+    const next = steps[i + 1];
+    const isWhole = layers === "each" && Number.isInteger(step.layer) && step.layer !== next?.layer;
+    step.state = !hasMlps ? null : !next ? last : isWhole ? step.layer + 1 : null;
+  });
+  return { width, tokens: sidesOf(entry, entry.part), position: entry.query_positions[0], steps, mlps: lengthOf(taken),
+    end: hasMlps ? state(last) : addTo(Float64Array.from(state(last)), taken, -1) };
 }
 
-/** All additions in order; those of the sources are in the place of their layer's attention. */
+/** All additions, those of the sources in the place of their layer's attention. */
 function inOrder(entry, width) {
   const steps = [];
   const done = new Set();
@@ -62,7 +67,6 @@ function inOrder(entry, width) {
   return steps;
 }
 
-/** The addition of each word, or each head, in a layer. */
 function sourcesOf(entry, layer, width) {
   const { data, axes, shape } = entry.arrays.vectors;
   const count = data.length / width / shape[0];
@@ -74,7 +78,6 @@ function sourcesOf(entry, layer, width) {
   });
 }
 
-/** Layer after layer, with the largest sources of each as separate steps; the rounding error is one step at the end. */
 function byLayer(raw, width) {
   const lost = raw.filter((step) => step.kind === "rounding");
   const rest = raw.filter((step) => step.kind !== "rounding");
@@ -84,7 +87,6 @@ function byLayer(raw, width) {
   return [...steps, ...gathered([rounding], "each", width)];
 }
 
-/** Every source and every other component once: its sum over the layers. */
 function merged(raw, width) {
   const parts = new Map();
   for (const step of raw) {
@@ -141,7 +143,6 @@ export function whatOf(step, { tokens, position }) {
   return `${quoted(tokens.keys[step.key])} (${step.key})${isItself ? ", the word itself" : ""}`;
 }
 
-/** A short name, for labels in the picture. */
 export function labelOf(step, { tokens, position }) {
   if (step.kind === "embedding" || step.kind === "state") return shownToken(tokens.queries[position]);
   if (step.kind === "word") return `+ ${shownToken(tokens.keys[step.key])}`;

@@ -14,6 +14,11 @@ import { spaced } from "../../parts/target_field.js";
 import { Term } from "../../parts/term.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 
+const MOST_NAMED = 3; // tokens of a state
+
+/** The request for the lens at all states of a position: the same one for arrows and amounts. */
+export const lensBody = (given, query) => ({ ...given, positions: query, top_k: 8 });
+
 const stateNames = (count) => Array.from({ length: count }, (_, state) => (state === 0 ? "embed" : `after ${state - 1}`));
 
 /** entry: of /v1/contributions; given: the common input of both requests. */
@@ -38,52 +43,46 @@ export function Layers({ entry, given }) {
   </section>`;
 }
 
+/** A title, a hint, and lines over the states; more: properties of Lines. */
+function Curve({ title, name, says, series, points, ...more }) {
+  const picture = useRef(null);
+  const data = Float32Array.from(series.flatMap(({ values }) => [...values]));
+  const saved = { label: "lines", array: { data, shape: [series.length, points.length] },
+    rows: series.map((line) => line.name), columns: points };
+  return html`<div><header class="line-head"><h3>${title}</h3><${SaveMenu} picture=${picture} name=${name} arrays=${[saved]} /></header>
+    <p class="hint">${says}</p>
+    <${Lines} series=${series} points=${points} height=${210} handle=${picture} ...${more} /></div>`;
+}
+
 function Curves({ entry, tokens, query, other }) {
-  const lengths = useRef(null);
-  const directions = useRef(null);
-  const { norms, steps, cosine_to_start: toStart, cosine_to_previous: toPrevious,
+  const { norms: { data: norms }, steps: { data: steps }, cosine_to_start: { data: toStart }, cosine_to_previous: toPrevious,
     cosine_to_others: toOthers } = entry.arrays;
-  const points = useMemo(() => stateNames(norms.data.length), [entry]);
-  const ofLength = [{ name: "length of the vector", values: norms.data },
-    { name: "length of the step before", values: steps.data }];
-  const ofDirection = [
-    { name: "to its embedding", values: toStart.data },
-    { name: "to the state before", values: toPrevious.data },
-    ...(toOthers ? [{ name: `to ${shownToken(tokens[other])} (${other}), the key`, values: toOthers.data }] : []),
-  ];
-  const saved = (series) => {
-    const data = Float32Array.from(series.flatMap((line) => [...line.values]));
-    return [{ label: "lines", array: { data, shape: [series.length, points.length] },
-      rows: series.map((line) => line.name), columns: points }];
-  };
-  const highest = entry.isDifference ? Math.max(0.01, ...ofDirection.map((line) => extent(line.values)[1])) : 1;
-  const lowest = Math.min(0, ...ofDirection.map((line) => extent(line.values)[0])); // a zero vector has no cosine
+  const points = useMemo(() => stateNames(norms.length), [entry]);
+  const cosines = [{ name: "to its embedding", values: toStart }, { name: "to the state before", values: toPrevious.data },
+    ...(toOthers ? [{ name: `to ${shownToken(tokens[other])} (${other}), the key`, values: toOthers.data }] : [])];
+  const [lowest, highest] = extent(cosines.flatMap(({ values }) => [...values])); // a zero vector has no cosine
+  const said = entry.isDifference ? `in the end its length changed by ${format(norms.at(-1))}`
+    : `from length ${format(norms[0])} to ${format(norms.at(-1))}`;
   return html`<div class="columns">
-    <div><header class="line-head"><h3>Length of the vector</h3><${SaveMenu} picture=${lengths} name="lengths"
-      arrays=${saved(ofLength)} /></header>
-      <p class="hint">Each block adds a step to the vector of <code>“${shownToken(tokens[query])}”</code>: ${
-        entry.isDifference ? `in the end its length changed by ${format(norms.data.at(-1))}`
-          : `from length ${format(norms.data[0])} to ${format(norms.data.at(-1))}`}. The norm before each
-          block keeps only the direction.</p>
-      <${Lines} series=${ofLength} points=${points} low=${Math.min(0, extent(norms.data)[0], extent(steps.data)[0])}
-        height=${210} label="Length of the vector and of its steps"
-        handle=${lengths} /></div>
-    <div><header class="line-head"><h3>Direction of the vector</h3><${SaveMenu} picture=${directions} name="directions"
-      arrays=${saved(ofDirection)} /></header>
-      <p class="hint">The <${Term} of="cosine" /> to another vector: 1 is the same direction, 0 a right angle. At the
-        end it is ${format(toStart.data.at(-1), 2)} to the <${Term} of="embedding" />. Choose a key to compare with another word.</p>
-      <${Lines} series=${ofDirection} points=${points} low=${lowest} high=${highest} height=${210}
-        label="Cosines of the vector to its start, the state before and another word" handle=${directions} /></div>
+    <${Curve} title="Length of the vector" name="lengths" points=${points}
+      series=${[{ name: "length of the vector", values: norms }, { name: "length of the step before", values: steps }]}
+      says=${html`Each block adds a step to the vector of <code>“${shownToken(tokens[query])}”</code>: ${said}. The norm before each
+        block keeps only the direction.`}
+      low=${Math.min(0, extent(norms)[0], extent(steps)[0])} label="Length of the vector and of its steps" />
+    <${Curve} title="Direction of the vector" name="directions" points=${points} series=${cosines}
+      says=${html`The <${Term} of="cosine" /> to another vector: 1 is the same direction, 0 a right angle. At the end it
+        is ${format(toStart.at(-1), 2)} to the <${Term} of="embedding" />. Choose a key to compare with another word.`}
+      low=${Math.min(0, lowest)} high=${entry.isDifference ? Math.max(0.01, highest) : 1}
+      label="Cosines of the vector to its start, the state before and another word" />
   </div>`;
 }
 
-/** The stream's predicted token at each layer: the first one of the lens. */
 function Said({ given, part, query, side }) {
   const capabilities = useCapabilities();
   const mode = useStore(theme);
   const lack = lackOf(capabilities, "/v1/lens") ?? (part === "encoder" && capabilities.kind !== "encoder"
     ? "The encoder predicts no words: only the decoder does." : null);
-  const body = { ...given, positions: query, top_k: 3 };
+  const body = lensBody(given, query);
   const answer = useLook(lack ? null : "v1/lens", body);
   if (lack) return html`<p class="lack">${lack}</p>`;
   return html`<p class="hint"><b>${side}</b>If this layer were the last one, the ${part === "encoder" ? "word here"
@@ -96,7 +95,7 @@ function Said({ given, part, query, side }) {
         const ground = { background: colourOf(chance, 0, 1, "sequential", mode),
           color: inkOn(chance, 0, 1, "sequential", mode) };
         const isNew = state === 0 || tops[state][0][0] !== tops[state - 1][0][0];
-        const likeliest = tops[state][0].map((token, k) =>
+        const likeliest = tops[state][0].slice(0, MOST_NAMED).map((token, k) =>
           `${spaced(token)} ${percent(chances.data[state * chances.shape[2] + k])}`);
         return html`<li class=${isNew ? "new" : ""}><button type="button" style=${ground} title=${likeliest.join(", ")}
           onClick=${() => select({ view: "lens", lens_state: state })}>

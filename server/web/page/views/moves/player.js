@@ -3,6 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
+import { Select } from "../../parts/choices.js";
 import { TURN } from "./scene.js";
 
 const STEP_SECONDS = 0.7;
@@ -10,20 +11,26 @@ const [FEWEST_SECONDS, MOST_SECONDS] = [6, 60];
 const SPEEDS = [0.5, 1, 2, 4];
 const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** The length of the playback at speed 1, in seconds. */
 export const secondsOf = (count) => Math.min(MOST_SECONDS, Math.max(FEWEST_SECONDS, (count * STEP_SECONDS) / TURN));
 
 /** The progress at which `done` of `count` steps are complete. */
 export const progressAt = (done, count) => (done > count ? 1 : (done / count) * TURN);
 
-/** The number of complete steps at a progress; count + 1 when all are drawn at once. */
-function doneAt(progress, count) {
-  return progress > TURN + 1e-9 ? count + 1 : Math.min(count, Math.floor((progress / TURN) * count + 1e-3));
-}
+const stepAt = (round, nudge) => (progress, count) =>
+  (progress > TURN + 1e-9 ? count + 1 : Math.min(count, round((progress / TURN) * count + nudge)));
+/** The number of complete steps at a progress, or of the current step; count + 1 when all are drawn at once. */
+const doneAt = stepAt(Math.floor, 1e-3);
+const currentAt = stepAt(Math.ceil, -1e-3);
 
-/** The number of the current step, or of the last complete one; otherwise like doneAt. */
-export function currentAt(progress, count) {
-  return progress > TURN + 1e-9 ? count + 1 : Math.min(count, Math.ceil((progress / TURN) * count - 1e-3));
+/** The number of the player's current step of `count`; only a new step draws the component again. */
+export function useCurrent(player, count) {
+  const [done, setDone] = useState(() => currentAt(player.progress.value, count));
+  useEffect(() => {
+    const tell = (progress) => setDone(currentAt(progress, count));
+    tell(player.progress.value);
+    return player.progress.follow(tell);
+  }, [count]);
+  return done;
 }
 
 /**
@@ -86,7 +93,6 @@ function play(progress, latest, onEnd) {
   return () => cancelAnimationFrame(frame);
 }
 
-/** The buttons and the slider; sentence(progress) describes the current step. */
 export function Controls({ player, count, sentence }) {
   const { motion_speed: speed } = useSelection();
   return html`<div class="motion-controls" role="group" aria-label="Play the arrows">
@@ -94,13 +100,12 @@ export function Controls({ player, count, sentence }) {
     <button type="button" aria-label="One step back" onClick=${() => player.step(-1)}>‹</button>
     <button type="button" aria-label="One step on" onClick=${() => player.step(1)}>›</button>
     <${Scrubber} player=${player} count=${count} sentence=${sentence} />
-    <label>Speed <select value=${speed} onChange=${(event) => select({ motion_speed: Number(event.target.value) })}>
-      ${SPEEDS.map((each) => html`<option value=${each}>${each} ×</option>`)}</select></label>
+    <${Select} label="Speed" value=${speed} options=${SPEEDS.map((each) => [each, `${each} ×`])}
+      onPick=${(value) => select({ motion_speed: Number(value) })} />
   </div>
   <${Sentence} player=${player} count=${count} sentence=${sentence} />`;
 }
 
-/** The slider: the arrow keys move it by one step. */
 function Scrubber({ player, count, sentence }) {
   const progress = useStore(player.progress);
   const done = currentAt(progress, count);
@@ -116,12 +121,7 @@ function Scrubber({ player, count, sentence }) {
       onKeyDown=${onKeyDown} onInput=${(event) => player.seek(Number(event.target.value))} /></label>`;
 }
 
-/** A sentence about the current step; read aloud unless it plays, and updated only at a new step. */
 function Sentence({ player, count, sentence }) {
-  const [done, setDone] = useState(currentAt(player.progress.value, count));
-  useEffect(() => {
-    setDone(currentAt(player.progress.value, count));
-    return player.progress.follow((progress) => setDone(currentAt(progress, count)));
-  }, [count]);
+  const done = useCurrent(player, count);
   return html`<p class="readout motion-sentence" aria-live=${player.isPlaying ? "off" : "polite"}>${sentence(done)}</p>`;
 }

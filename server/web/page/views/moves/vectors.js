@@ -12,7 +12,6 @@ export function dot(a, b) {
 
 export const lengthOf = (vector) => Math.sqrt(dot(vector, vector));
 
-/** Add `vector` times `factor` to `sum`, in place. */
 export function addTo(sum, vector, factor = 1) {
   for (let i = 0; i < sum.length; i += 1) sum[i] += factor * vector[i];
   return sum;
@@ -40,10 +39,7 @@ export function orthonormal(wanted) {
   return axes;
 }
 
-/**
- * Extend the axes to `count`, as far as the vectors span more directions. Each new axis has the largest share of the
- * vectors' squared lengths that the axes before it do not hold.
- */
+/** Extend the axes to `count` by the directions with most of the vectors' squared lengths, as far as there are any. */
 export function withPrincipal(axes, vectors, count) {
   const found = [...axes];
   while (found.length < count) {
@@ -71,10 +67,8 @@ function strongest(vectors, axes) {
   return axis;
 }
 
-/** The coordinates of a vector on three axes; 0 where there are fewer. */
 export const onAxes = (vector, axes) => [0, 1, 2].map((i) => (axes[i] ? dot(vector, axes[i]) : 0));
 
-/** The share of the vectors' squared lengths along the axes. */
 export function shareHeld(vectors, axes) {
   let held = 0;
   let all = 0;
