@@ -14,6 +14,7 @@ function lackOfSecondStack({ kind, architecture }) {
 /**
  * id, title, about; lacks(capabilities): the reason why the model does not support the view, or null; load(): the
  * view's code. opensAnyway: the view opens without support, explains the reason and shows the available data.
+ * Former names of a view are FORMER_VIEWS in core/state.js.
  */
 export const VIEWS = [
   {

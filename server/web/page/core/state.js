@@ -131,6 +131,17 @@ const FIELDS = {
 /** The initial state of a page opened without a view in its address. */
 export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
 
+/**
+ * Former names of views, which links and lessons still use: functions from the address' parameters to the fields that
+ * open the same picture today. For a view with another name: `old: () => ({ view: "new" })`.
+ */
+const FORMER_VIEWS = {
+  write: (parameters) => ({ view: "chat", chat_mode: parameters.get("write_chat") === "1" ? "chat" : "text" }), // 0.2
+};
+
+/** The fields, with the present name of the view. */
+const renamed = (fields, parameters = new URLSearchParams()) => ({ ...fields, ...FORMER_VIEWS[fields.view]?.(parameters) });
+
 function fromHash(hash) {
   const parameters = new URLSearchParams(hash.replace(/^#/, ""));
   const state = { ...initialState };
@@ -138,10 +149,7 @@ function fromHash(hash) {
     const raw = parameters.get(name);
     if (raw !== null) state[name] = field.read(raw);
   }
-  if (state.view === "write") { // the name of this view in 0.2
-    Object.assign(state, { view: "chat", chat_mode: parameters.get("write_chat") === "1" ? "chat" : "text" });
-  }
-  return state;
+  return renamed(state, parameters);
 }
 
 function toHash(state) {
@@ -162,7 +170,7 @@ export function select(changes, { remember = "view" in changes } = {}) {
   for (const name of Object.keys(changes)) {
     if (!(name in FIELDS)) throw new Error(`state: no field ${name}`);
   }
-  const next = { ...state.value, ...changes };
+  const next = { ...state.value, ...renamed(changes) };
   if ("text" in changes && !("change_text" in changes) && showsSecond(next)) {
     [next.text, next.change_text] = [state.value.text, changes.text];
   }
