@@ -13,7 +13,7 @@ from pathlib import Path
 from lightwell.server.dialects.ops.script_bundles import FOLDER, bundle
 from lightwell.server.dialects.ops.single_file_page import one_file, one_sheet, views_of
 
-FIRST_VIEW = "views/attention.js"
+FIRST_VIEW = "views/home.js"
 """The view of a page that is opened without an address of another."""
 SHEET = "styles.css"
 """The name under which the page gets all its styles."""
