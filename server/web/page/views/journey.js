@@ -15,17 +15,12 @@ import { Canvas, nextOf, useStage } from "./journey/stage.js";
 const TEMPERATURES = [0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100];
 
 export function View() {
-  const { text, journey_temperature: temperature, journey_plays: plays } = useSelection();
+  const { text, journey_temperature: temperature } = useSelection();
   const { data, body, error, loading, retry } = useJourney();
   const mode = useStore(theme);
   const isNarrow = useNarrow();
   const film = useMemo(() => data && filmOf(data, temperature, mode, isNarrow), [data, temperature, mode, isNarrow]);
   const stage = useStage(film);
-  useEffect(() => {
-    if (!film || !plays) return;
-    select({ journey_plays: false });
-    stage.player.play();
-  }, [film, plays]);
   if (!text) return html`<p class="lack">Write a text above to follow one of its tokens.</p>`;
   return html`<div class="journey" aria-busy=${loading}>
     <${Problem} error=${error} retry=${retry} />

@@ -3,13 +3,14 @@ import { html } from "../../core/html.js";
 import { lackOf, useCapabilities } from "../../core/model.js";
 import { linkTo, select, useSelection } from "../../core/state.js";
 
-/** head: {part, layer, head, position}, key: the position of the word it looks at; null before they have come. */
-export function Ways({ text, head, key_: key }) {
+/** place: the fields of the state for the head of the picture and its pair of words; undefined before they have come. */
+export function Ways({ text, place }) {
   const capabilities = useCapabilities();
-  const place = head ? { part: head.part, layer: head.layer, head: head.head, query: head.position, key } : {};
   const draft = capabilities.chat ? { chat_draft: text } : {};
   const ways = [
-    ["/v1/completions", "Chat", "talk to the model about it", { view: "chat", ...draft }],
+    lackOf(capabilities, "/v1/completions")
+      ? ["/v1/embeddings", "Compare texts", "as vectors of this model", { view: "embeddings" }]
+      : ["/v1/completions", "Chat", "talk to the model about it", { view: "chat", ...draft }],
     ["/v1/explain", "Play the journey", "from this text to the next word", { view: "journey", ...place, journey_stop: "",
       journey_between: 0, journey_plays: true }],
     ["/v1/attention", "Change the model", "switch this head off and compare", { ...place, change_open: true }],
@@ -39,5 +40,6 @@ export function Ideas() {
   return html`<section class="home-ideas"><h2>Ideas to try</h2>
     <ul>${IDEAS.filter(({ route }) => !lackOf(capabilities, route)).map(({ title, about, links }) => html`<li class="card">
       <h3>${title}</h3><p>${about}</p>
-      <p>${links.map(([name, fields]) => html`<a class="button" href=${linkTo(fields)}>${name}</a>${" "}`)}</p></li>`)}</ul></section>`;
+      <p>${links.map(([name, fields]) => html`<a class="button" href=${linkTo(fields)}
+        onClick=${() => scrollTo(0, 0)}>${name}</a>${" "}`)}</p></li>`)}</ul></section>`;
 }

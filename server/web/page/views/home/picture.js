@@ -2,10 +2,11 @@
 import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../../core/html.js";
 import { percent } from "../../core/numbers.js";
 import { Bars } from "../../parts/bars.js";
+import { shownOf } from "./words.js";
 
-const MOST_WORDS = 32; // the last ones of a longer text
 const SHORT = 60; // characters of a text in larger type
-const LEAST = 0.01; // weights and probabilities below it have no line
+const LEAST = 0.02; // weights below it, and probabilities, have no line and no number
+const SMALLEST = 0.0005; // share that is written
 const [THIN, THICK] = [1.5, 9]; // CSS pixels of a line
 
 /**
@@ -22,30 +23,34 @@ export function Picture({ words, weights, from, unused, rows, columns, onPick, i
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
-  const start = Math.max(0, words.length - MOST_WORDS);
-  useLayoutEffect(() => setLines(linesOf(box.current, { weights, start, from, unused, rows })),
+  const { begin: start, end } = shownOf(words, weights ? from : words.length - 1);
+  const shown = words.slice(start, end);
+  useLayoutEffect(() => setLines(linesOf(box.current, { weights, start, end, from, unused, rows })),
     [words, weights, from, rows, width]);
-  const length = words.slice(start).reduce((sum, { text }) => sum + text.length + 2, 0);
+  const length = shown.reduce((sum, { text }) => sum + text.length + 2, 0);
   return html`<div class=${classes("home-picture", length < SHORT && "is-short", isPaused && "paused")} ref=${box}>
-    <p class="home-words">${start > 0 && html`<span class="hint">… ${start} words before …</span>`}
-      ${words.slice(start).map(({ text }, i) => html`<${Word} key=${i + start} text=${text} share=${weights?.[i + start]}
+    <p class="home-words">${start > 0 && html`<span class="hint">${start} words before …</span>`}
+      ${shown.map(({ text }, i) => html`<${Word} key=${i + start} text=${text} share=${weights?.[i + start]}
         isFrom=${i + start === from} isFirst=${i + start === unused} />`)}
+      ${end < words.length && html`<span class="hint">… ${words.length - end} words after</span>`}
       ${from < 0 && weights && html`<${Word} key="answer" text="its answer" isFrom />`}</p>
-    <div class="home-next">${rows && html`<${Bars} rows=${rows} columns=${columns} largest=${1} write=${percent}
+    <div class="home-next">${rows && html`<${Bars} rows=${rows} columns=${columns} largest=${1} write=${shareOf}
       onPick=${onPick} />`}${children}</div>
     <svg class="home-lines" aria-hidden="true">${lines.map(({ id, d, size, kind }) => html`<g key=${id} class=${kind}
-      style=${{ "--size": `${THIN + (THICK - THIN) * size}px`, "--strength": 0.3 + 0.6 * size }}>
+      style=${{ "--size": `${THIN + (THICK - THIN) * size}px`, "--strength": 0.3 + 0.35 * size }}>
       <path class="home-line" d=${d} pathLength="100" /><path class="home-beads" d=${d} pathLength="100" /></g>`)}</svg>
   </div>`;
 }
 
+const shareOf = (share) => (share < SMALLEST ? "< 0.1 %" : percent(share));
+
 function Word({ text, share = 0, isFrom, isFirst }) {
   return html`<span class=${classes("home-word", isFrom && "is-from", isFirst && "is-unused")} style=${{ "--share": share }}>${text}
-    <small>${share >= LEAST ? percent(share) : ""}</small></span>`;
+    <small>${share >= LEAST ? percent(share, 2) : ""}</small></span>`;
 }
 
 /** [{id, d, size, kind}]: the lines as paths, from the places of the elements; size: 0 to 1, of their width. */
-function linesOf(box, { weights, start, from, unused, rows }) {
+function linesOf(box, { weights, start, end, from, unused, rows }) {
   const edge = box.getBoundingClientRect();
   const placeOf = (element) => {
     const { left, right, top, bottom } = element.getBoundingClientRect();
@@ -57,15 +62,16 @@ function linesOf(box, { weights, start, from, unused, rows }) {
   const to = placeOf(target);
   const words = [...box.querySelectorAll(".home-word")];
   const arcs = (weights ?? []).flatMap((size, i) => {
-    if (i < start || i === from || size < LEAST) return [];
+    if (i < start || i >= end || i === from || size < LEAST) return [];
     return [{ id: `word ${i}`, kind: i === unused ? "of-word is-unused" : "of-word", size, d: arcOf(placeOf(words[i - start]), to) }];
   });
   const bars = [...box.querySelectorAll(".home-next tbody tr")].map(placeOf);
   const isBeside = bars.length > 0 && bars[0].left >= to.right;
+  const isLast = !words.some((word) => word !== target && placeOf(word).top === to.top && placeOf(word).left > to.left);
   const fan = bars.flatMap((bar, i) => {
     const size = rows[i].value;
     if (size < LEAST || (!isBeside && i > 0)) return [];
-    return [{ id: `bar ${i}`, kind: "of-bar", size, d: isBeside ? fanOf(to, bar) : dropOf(to, bar) }];
+    return [{ id: `bar ${i}`, kind: "of-bar", size, d: isBeside ? fanOf(to, bar, isLast) : dropOf(to, bar) }];
   });
   return [...arcs, ...fan];
 }
@@ -77,10 +83,13 @@ function arcOf(from, to) {
   return `M${from.x} ${from.top}C${from.x + by} ${top} ${to.x - by} ${top} ${to.x} ${to.top}`;
 }
 
-const fanOf = ({ right, y }, bar) => {
-  const middle = (right + bar.left) / 2;
-  return `M${right} ${y}C${middle} ${y} ${middle} ${bar.y} ${bar.left} ${bar.y}`;
-};
+/** From the word to a bar at its right: in the free space of its line, or below it if other words follow. */
+function fanOf({ x, right, y, bottom }, bar, isLast) {
+  const [from, level, begin] = isLast ? [right, y, `M${right} ${y}`] : [x + 40, bottom + 40, `M${x} ${bottom}q0 40 40 40`];
+  const bend = Math.min(120, (bar.left - from) / 2);
+  return `${begin}H${bar.left - 2 * bend}C${bar.left - bend} ${level} ${bar.left - bend} ${bar.y} ${bar.left} ${bar.y}`;
+}
+
 const dropOf = ({ x, bottom }, { top, left, right }) => {
   const end = Math.max(left + 20, Math.min(right - 20, x));
   return `M${x} ${bottom}C${x} ${(bottom + top) / 2} ${end} ${(bottom + top) / 2} ${end} ${top}`;

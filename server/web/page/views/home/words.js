@@ -33,20 +33,30 @@ export function wordsOf(tokens, offsets, text) {
   });
 }
 
+const MOST_WORDS = 32;
+
+/** {begin, end}: the shown words of a long text, around the one that looks (-1: it is in another text). */
+export function shownOf(words, from) {
+  const end = Math.min(words.length, Math.max(MOST_WORDS, from + MOST_WORDS / 4));
+  return { begin: Math.max(0, end - MOST_WORDS), end };
+}
+
 /**
- * {layer, head, weights, best} of the head that looks most strongly at one word: the largest weight in the upper half
- * of the layers, where heads follow meaning more than places. Left out are the first token, to which heads of a decoder
- * give their unused weight, the word that looks and its neighbours, and signs. weights: of each word, the sum of its
- * tokens; best: the index of the word. entry: an answer of /v1/attention for one query; from: the index of the word that looks,
- * -1 if it is in another text.
+ * {layer, head, weights, best, key} of the head that looks most strongly at one word: the largest weight in the upper
+ * half of the layers, where heads follow meaning more than places. Left out are words that are not shown, the first
+ * token, to which heads of a decoder give their unused weight, the word that looks, its neighbours, and signs. weights:
+ * of each word, the sum of its tokens; best: the index of the word; key: the position of its strongest token. entry: an
+ * answer of /v1/attention for one query; from: the index of the word that looks, -1 if it is in another text.
  */
 export function strongestHead(entry, words, from) {
   const { layers, heads, shape, arrays: { attention: { data } } } = entry;
   const numKeys = shape.at(-1);
+  const { begin, end } = shownOf(words, from);
   const isFar = (i) => from < 0 || Math.abs(i - from) > 1;
-  const among = (allows) => words.flatMap((word, i) => (word.isWord && i !== from && allows(word, i) ? [i] : []));
-  const choices = [among((word, i) => isFar(i) && (from < 0 || word.first > 0)), among(() => true), words.map((_, i) => i)]
-    .find((list) => list.length);
+  const among = (allows) => words.flatMap((word, i) => (i >= begin && i < end && allows(word, i) ? [i] : []));
+  const isOther = (word, i) => word.isWord && i !== from;
+  const isGood = (word, i) => isOther(word, i) && isFar(i) && (from < 0 || word.first > 0);
+  const choices = [isGood, isOther, () => true].map(among).find((list) => list.length);
   const sumOf = (row, { first, end }) => {
     let sum = 0;
     for (let key = first; key < end; key += 1) sum += data[row * numKeys + key];
@@ -59,8 +69,13 @@ export function strongestHead(entry, words, from) {
       if (weight > found.weight) found = { weight, row, best };
     }
   }
+  const { row, best } = found;
+  let key = words[best].first;
+  for (let other = key + 1; other < words[best].end; other += 1) {
+    if (data[row * numKeys + other] > data[row * numKeys + key]) key = other;
+  }
   return {
-    layer: layers[Math.floor(found.row / heads.length)], head: heads[found.row % heads.length], best: found.best,
-    weights: words.map((word) => sumOf(found.row, word)),
+    layer: layers[Math.floor(row / heads.length)], head: heads[row % heads.length], best, key,
+    weights: words.map((word) => sumOf(row, word)),
   };
 }
