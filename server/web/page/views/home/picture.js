@@ -67,11 +67,12 @@ function linesOf(box, { weights, start, end, from, unused, rows }) {
   });
   const bars = [...box.querySelectorAll(".home-next tbody tr")].map(placeOf);
   const isBeside = bars.length > 0 && bars[0].left >= to.right;
+  const right = Math.max(...words.map((word) => placeOf(word).right)); // lines to the bars bend after it
   const isLast = !words.some((word) => word !== target && placeOf(word).top === to.top && placeOf(word).left > to.left);
   const fan = bars.flatMap((bar, i) => {
     const size = rows[i].value;
     if (size < LEAST || (!isBeside && i > 0)) return [];
-    return [{ id: `bar ${i}`, kind: "of-bar", size, d: isBeside ? fanOf(to, bar, isLast) : dropOf(to, bar) }];
+    return [{ id: `bar ${i}`, kind: "of-bar", size, d: isBeside ? fanOf(to, bar, isLast, right) : dropOf(to, bar) }];
   });
   return [...arcs, ...fan];
 }
@@ -84,9 +85,9 @@ function arcOf(from, to) {
 }
 
 /** From the word to a bar at its right: in the free space of its line, or below it if other words follow. */
-function fanOf({ x, right, y, bottom }, bar, isLast) {
+function fanOf({ x, right, y, bottom }, bar, isLast, edge) {
   const [from, level, begin] = isLast ? [right, y, `M${right} ${y}`] : [x + 40, bottom + 40, `M${x} ${bottom}q0 40 40 40`];
-  const bend = Math.min(120, (bar.left - from) / 2);
+  const bend = Math.min(160, (bar.left - Math.max(from, edge)) / 2);
   return `${begin}H${bar.left - 2 * bend}C${bar.left - bend} ${level} ${bar.left - bend} ${bar.y} ${bar.left} ${bar.y}`;
 }
 

@@ -33,12 +33,13 @@ export function wordsOf(tokens, offsets, text) {
   });
 }
 
-const MOST_WORDS = 32;
+const mostWords = () => (innerWidth < 600 ? 16 : 32);
 
 /** {begin, end}: the shown words of a long text, around the one that looks (-1: it is in another text). */
 export function shownOf(words, from) {
-  const end = Math.min(words.length, Math.max(MOST_WORDS, from + MOST_WORDS / 4));
-  return { begin: Math.max(0, end - MOST_WORDS), end };
+  const most = mostWords();
+  const end = Math.min(words.length, Math.max(most, from + most / 4));
+  return { begin: Math.max(0, end - most), end };
 }
 
 /**
