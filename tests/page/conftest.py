@@ -38,9 +38,10 @@ PATIENCE_MS = 60_000
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
 VIEWS = (
-    "chat", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",
-    "embeddings", "weights", "server",
+    "home", "chat", "journey", "attention", "why", "heads", "stacks", "contributions", "motion", "flow", "embeddings",
+    "lens", "next", "weights", "server",
 )  # fmt: skip
+"""The views, in the order of the list."""
 KEY = "sk-of-somebody"
 FRAMING_ORIGIN = "http://notebook.invalid"
 PROXY_PATH = "/deep/down"

@@ -21,11 +21,12 @@ export function wordsOf(tokens, offsets, text) {
     const piece = cut(begin, end);
     const last = words.at(-1);
     const isSameCharacter = last && begin < last.to;
+    const isSpaceBefore = last?.piece === " " && begin === last.to;
     const isSameWord = last && begin === last.to && ENDS.test(last.text) && JOINS.test(piece) && !UNSPACED.test(piece);
-    if (end > begin && (isSameCharacter || isSameWord)) {
-      Object.assign(last, { end: i + 1, to: end, text: cut(last.from, end).trim() });
+    if (end > begin && (isSameCharacter || isSpaceBefore || isSameWord)) {
+      Object.assign(last, { end: i + 1, to: end, piece, text: cut(last.from, end).trim() });
     } else {
-      words.push({ first: i, end: i + 1, from: begin, to: end, text: piece.trim() || shownToken(token) });
+      words.push({ first: i, end: i + 1, from: begin, to: end, piece, text: piece.trim() || shownToken(token) });
     }
   });
   return words.map(({ first, end, text: name, from, to }) => {
