@@ -180,7 +180,7 @@ def test_the_bars_follow_the_temperature_without_a_request(home: Page, server: S
 
 
 def test_typing_redraws_and_waits_only_for_the_request_before(home: Page, server: Server) -> None:
-    """Hold the first answer: further keys send nothing, and then the text as it is by then is sent, not those between."""
+    """Hold the first answer: further keys send nothing; after it, the text as it is by then is sent."""
     held: list[Route] = []
     sent: list[str] = []
 

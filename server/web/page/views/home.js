@@ -151,10 +151,11 @@ function Ask({ selection, draft, hasSlider }) {
 /** The picture in one sentence, with a link to the head. */
 function Said({ words, from, head, unused }) {
   const share = (i) => percent(head.weights[i]);
+  const name = `head ${head.head} of layer ${head.layer}`;
   return html`${from < 0 ? "The beginning of the answer" : html`<b class="query">${words[from].text}</b>`} looks at${" "}
     <b class="key">${words[head.best].text}</b> with ${share(head.best)} of its <${Term} of="attention" />, in${" "}
-    <button type="button" class="plain home-head" title="Open this head in Attention"
-      onClick=${() => select({ view: "attention", ...head.place })}>head ${head.head} of layer ${head.layer}</button>.
+    ${saved ? name : html`<button type="button" class="plain home-head" title="Open this head in Attention"
+      onClick=${() => select({ view: "attention", ...head.place })}>${name}</button>`}.
     ${unused >= 0 && unused !== head.best && head.weights[unused] > NOTED && html`<span class="hint">${" "}The first word gets${" "}
       ${share(unused)}: heads <${Term} of="attention sink">leave there<//> the weight that they do not need.</span>`}`;
 }
