@@ -1,5 +1,5 @@
 """The view Home: everything is above the fold, its numbers are the API's, it follows typing and the temperature, moves
-unless the system asks for less motion, leads into the other views, and fits every kind of model.
+unless the system is set to less motion, leads into the other views, and fits every kind of model.
 """
 
 import re
@@ -124,7 +124,7 @@ def overlapping(elements: Locator) -> list[tuple[str, str]]:
 
 def test_the_head_and_its_shares_are_the_apis(home: Page, server: Server) -> None:
     """Find the head with numpy: the largest weight in the upper half of the layers, from the last word to an earlier
-    one that is neither the first nor next to it. The words of this text are tokens, except those named here.
+    one, without the first word and the neighbour. Each word of this text is one token.
     """
     show(home, server, "home", text=STORY)
     (entry,) = ask(server, "/v1/attention", {"input": STORY, "query_positions": -1})["data"]
@@ -379,7 +379,7 @@ def test_an_encoder_decoder_shows_the_first_word_of_its_answer(page: Page) -> No
 @pytest.mark.nightly
 @pytest.mark.parametrize("variant", ["embedding_gemma", "lfm2"])
 def test_other_kinds_of_models_have_a_home(page: Page, variant: str) -> None:
-    """Check a model that only makes vectors, and one whose layers are mostly convolutions."""
+    """Check a model that only makes vectors, and one with mostly convolutions."""
     server = family_server(variant)
     opened(page, server)
     expect(page.locator(".home-line").first).to_be_visible()

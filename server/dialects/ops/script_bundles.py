@@ -59,8 +59,8 @@ def reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later
 
 
 def bundle(files: Mapping[str, bytes], path: str, first_view: str) -> str | None:
-    """Return the script of that path, or None. `START` has the page with `first_view`, that of views.js what two views
-    need; any other has the further modules of its first module. Raises ValueError as `as_functions` does.
+    """Return the script of that path, or None. `START` has the page with `first_view`, views.js the modules of several
+    views, any other path the further modules of its first module. Raises ValueError as `as_functions` does.
     """
     name = path.removeprefix(FOLDER)
     if name not in files or not name.endswith(".js"):

@@ -70,10 +70,10 @@ function useMaskedText({ text }) {
   }, [isFirst]);
 }
 
-/** The text without spaces at its end, which are typed before the next word: a space alone would be a token. */
+/** The text without spaces at its end, which are typed before the next word: a single space would be a token. */
 const shortened = ({ text }) => text.trimEnd();
 
-/** The fields that both requests share, and the position that looks and predicts; null while nothing can be asked. */
+/** {input, position}: the fields of both requests, and the position that looks and predicts; null for no request. */
 function useInput(selection) {
   const capabilities = useCapabilities();
   const text = shortened(selection);
@@ -106,8 +106,8 @@ function useAttention(selection) {
 }
 
 /**
- * The likeliest tokens: an answer with {rows, tokens, lack, isCounting}. The slider's temperature is asked for first;
- * all its others follow, so that the bars move without a request.
+ * The likeliest tokens: an answer with {rows, tokens, lack, isCounting}. The first request has only the slider's
+ * temperature. The second one has all temperatures, so that the bars move without a request.
  */
 function useNext(selection, isTyped) {
   const capabilities = useCapabilities();
