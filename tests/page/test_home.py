@@ -299,11 +299,11 @@ def test_everything_is_used_by_keyboard(home: Page) -> None:
 @pytest.mark.parametrize(
     ("idea", "view", "drawn"),
     [
-        ("mole", "motion", "the mole"),
-        ("Harry", "motion", "Hermione"),
-        ("king", "motion", "Scotland"),
-        ("car", "motion", "They washed the car"),
-        ("add the words", "motion", "She bought a miniature Eiffel tower"),
+        ("mole", "moves", "the mole"),
+        ("Harry", "moves", "Hermione"),
+        ("king", "moves", "Scotland"),
+        ("car", "moves", "They washed the car"),
+        ("add the words", "moves", "She bought a miniature Eiffel tower"),
     ],
 )
 def test_an_idea_opens_its_texts(home: Page, idea: str, view: str, drawn: str) -> None:

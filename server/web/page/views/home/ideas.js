@@ -22,7 +22,7 @@ export function Ways({ text, place }) {
   })}</nav>`;
 }
 
-const contexts = (motion_word) => ({ view: "motion", motion_show: "contexts", motion_word, motion_texts: "" });
+const contexts = (motion_word) => ({ view: "moves", moves_as: "arrows", motion_show: "contexts", motion_word, motion_texts: "" });
 const IDEAS = [
   { route: "/v1/contributions", title: "One word, several meanings",
     about: "Each context moves the same word elsewhere: arrows show it.",
