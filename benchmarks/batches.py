@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--rate", type=float, default=1.0, help="requests per second of the Poisson arrivals")
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--lines", type=int, default=100)

@@ -38,9 +38,10 @@ PATIENCE_MS = 60_000
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
 VIEWS = (
-    "chat", "attention", "journey", "why", "moves", "lens", "next", "heads", "flow",
-    "embeddings", "weights", "server",
+    "home", "chat", "journey", "attention", "why", "heads", "moves", "flow", "embeddings", "lens", "next", "weights",
+    "server",
 )  # fmt: skip
+"""The views, in the order of the list."""
 FORMER = {"contributions": "moves", "motion": "moves"}
 """Former names of views, which addresses may still have, and the present ones."""
 KEY = "sk-of-somebody"

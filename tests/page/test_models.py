@@ -124,8 +124,8 @@ def test_the_address_names_the_model_and_the_browsers_buttons_return_to_the_prev
     is_shown(page, models, "reader")
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
     expect(page.locator(".lack")).to_contain_text("writes no text")
-    page.get_by_role("link", name="Lightwell").click()  # its address names no model
-    page.wait_for_url("**#view=attention&model=reader**")
+    page.get_by_role("link", name="Lightwell").click()
+    page.wait_for_url("**#view=home&model=reader**")
     expect(combobox(page)).to_have_text("reader")
 
 

@@ -13,6 +13,7 @@ from tests.page.conftest import (
     Open,
     Watched,
     ask,
+    box_of,
     new_page,
     sent_to,
     settle,
@@ -48,7 +49,7 @@ def test_every_view_opens_from_the_list_keeps_the_selection_and_explains_its_wor
     with_heads = 0
     with new_page(browser) as page:
         watched, sizes = Watched(page), sizes_of_files(page)
-        show(page, server, "attention", chat_mode="text", **chosen)
+        show(page, server, "home", chat_mode="text", **chosen)
         assert sum(sizes.values()) < 120_000, sizes
         assert len([path for path in sizes if path.endswith(".js")]) == 1, "all code of the first view comes at once"
         for number, view in enumerate(VIEWS):
@@ -181,9 +182,21 @@ def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open) -> Non
         expect(page.locator("nav.rail")).to_have_css("border-right-width", "1px")
 
 
-def test_on_a_phone_the_list_of_views_shows_the_open_one(open_view: Open) -> None:
+def test_the_list_of_views_has_five_groups_with_names(open_view: Open) -> None:
+    page = open_view("server")
+    groups = page.get_by_role("navigation", name="Views").get_by_role("list")
+    names = ["Start", "Attention", "Words as vectors", "The next word", "The model"]
+    assert [group.get_attribute("aria-label") for group in groups.all()] == names
+    expect(page.locator(".rail p")).to_have_text(names)
+    expect(groups.get_by_role("button")).to_have_count(len(VIEWS))
+    assert all(group.get_by_role("button").count() > 1 for group in groups.all())
+
+
+def test_on_a_phone_the_list_of_views_is_a_line_that_shows_the_open_one(open_view: Open) -> None:
     page = open_view("attention")
     page.set_viewport_size({"width": 390, "height": 844})
+    buttons = page.get_by_role("navigation", name="Views").get_by_role("button").all()
+    assert len({box_of(button)["y"] for button in buttons}) == 1
     page.goto(page.url.replace("view=attention", "view=server"))
     expect(page.get_by_role("navigation", name="Views").get_by_role("button", name="Server")).to_be_in_viewport()
 
@@ -223,7 +236,7 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(page: Page, guarded: Server)
     expect(page.locator(".key-form")).to_contain_text("wrong")
     field.fill(KEY)
     page.get_by_role("button", name="Use it").click()
-    expect(page.locator("#view-attention h1")).to_be_visible()
+    expect(page.locator("#view-home h1")).to_be_visible()
     expect(page.locator(".key-form")).to_have_count(0)
     kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie, location.href])")
     assert KEY not in kept

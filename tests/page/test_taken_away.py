@@ -84,7 +84,7 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_p
     story = page.locator(".prose").inner_text()
     files = {}
     views = page.get_by_role("navigation", name="Views").get_by_role("button")
-    for view in ("chat", "next", "flow"):
+    for view in ("chat", "home", "next", "flow"):
         views.nth(VIEWS.index(view)).click()
         page.locator(f"#view-{view} h1").wait_for()
         settle(page)
@@ -93,6 +93,12 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_p
         with opened(file) as alone:
             assert alone.locator("main").get_attribute("id") == name
             expect(alone.locator(".problem")).to_have_count(0)
+            if name == "view-home":
+                shares = alone.locator(".home-next .number")
+                before = shares.all_inner_texts()
+                alone.get_by_label("temperature").fill("0.5")
+                expect(shares.first).not_to_have_text(before[0])
+                expect(alone.locator(".problem")).to_have_count(0)
             if name == "view-chat":
                 assert alone.locator(".prose").inner_text() == story
 

@@ -12,6 +12,7 @@ LINES = (PAGE / "parts" / "terms.js").read_text(encoding="utf-8").split("export 
 KNOWN = {found[1] for line in LINES if (found := re.match(r'  "?([^":]+)"?:', line))}
 
 EXPLAINED = {
+    "home": ["attention"],
     "chat": ["token", "vocabulary"],
     "attention": ["head", "query", "keys"],
     "why": ["attention", "weights", "RMSNorm", "residual stream", "RoPE", "query", "key", "q · k", "mask", "soft cap",

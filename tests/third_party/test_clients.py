@@ -6,6 +6,7 @@ What they return is compared with the same requests by plain HTTP, or with the c
 import json
 import math
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,9 +43,10 @@ LM_EVAL_TASKS = ("fables_continued", "fables_endings", "fables_perplexity")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The default model in float32, so that lm-eval's own numbers can be compared closely."""
-    with serve(["--served-model-name", MODEL, "--dtype", "float32"]) as running:
+    batches = str(tmp_path_factory.mktemp("batches"))
+    with serve(["--served-model-name", MODEL, "--dtype", "float32", "--batch-dir", batches]) as running:
         yield running
 
 
@@ -100,6 +102,27 @@ def test_two_turns_of_responses_with_the_helpers_of_the_openai_package(server: S
     assert (told["turns"], told["streamed"]) == (expected, expected[-1])
     assert told["sentences"] == [sentence["message"]["content"]] * 3
     assert told["statuses"] == ["incomplete", "completed"]
+
+
+def test_a_batch_of_the_openai_package_for_javascript(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = ROOT / ".tools" / "openai-javascript" / "lib" / "node_modules"
+    node = shutil.which("node")
+    if node is None or not packages.exists():
+        pytest.skip("no openai-javascript here: tests/tools/install.sh needs npm for it")
+    monkeypatch.setenv("NODE_PATH", str(packages))
+    told = json.loads(run("openai-javascript", node, str(HERE / "openai_batch.cjs"), server.url, MODEL, *TURNS))
+    answers = told.pop("answers")
+    assert told == {
+        "status": "completed",
+        "counts": {"total": 2, "completed": 2, "failed": 0},
+        "metadata": {"of": "a test"},
+        "is_listed": True,
+        "is_deleted": True,
+    }
+    for i, text in enumerate(TURNS):
+        wanted = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 12}
+        answer = ask(server, "/v1/chat/completions", **wanted)["choices"][0]["message"]["content"]
+        assert answers[f"row-{i}"] == answer
 
 
 def test_rerankers_of_five_projects_get_the_scores_of_the_library(tmp_path: Path) -> None:

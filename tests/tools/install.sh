@@ -39,6 +39,7 @@ declare -A programs=(
 declare -A npm_programs=(
   [claude-code]="@anthropic-ai/claude-code@2.1.332"
   [codex]="@openai/codex@0.171.0"
+  [openai-javascript]="openai@7.59.0"
 )
 
 install_debian() {

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 
 from lightwell.server.dialects.ops.script_bundles import START
-from lightwell.server.dialects.ops.single_file_page import SHEETS
+from lightwell.server.dialects.ops.single_file_page import SHEETS, views_of
 from lightwell.server.dialects.ops.web_assets import SAVED, SHEET, WebAssets
 from lightwell.server.generation.context import AppContext
 from lightwell.server.http.errors import NotFound, shown
@@ -84,7 +84,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         assets.refresh()
         answer = await asyncio.to_thread(_sent, request, assets, assets.digest, f"{SAVED}{view}.html")
         if answer is None:
-            raise NotFound(f"No view {shown(view)}; accepted: {', '.join(assets.views)}.", code="route_not_found")
+            accepted = ", ".join(views_of(assets.contents))
+            raise NotFound(f"No view {shown(view)}; accepted: {accepted}.", code="route_not_found")
         return answer
 
     @router.get("/web/saved/{view}.json", include_in_schema=False)

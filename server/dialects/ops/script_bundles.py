@@ -1,11 +1,12 @@
 """Bundles of the page's modules: in a script, each module becomes a function that fills an object with its exports.
 
-Browsers request every file separately, and the first view needs about sixty. Further modules of a view come with one
-more script when it is opened. Only the forms of import and export that the page uses are understood here.
+The page with its first view is one script. Another view adds one when it is opened, and the first of them one more with
+the modules that two views need. Only the forms of import and export that the page uses are understood here.
 """
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 FOLDER = "bundle/"
@@ -58,8 +59,8 @@ def reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later
 
 
 def bundle(files: Mapping[str, bytes], path: str, first_view: str) -> str | None:
-    """Return the script of that path, or None. `START` contains the page with `first_view`; any other contains the
-    further modules that its first module needs. Raises ValueError as `as_functions` does.
+    """Return the script of that path, or None. `START` has the page with `first_view`, views.js the modules of several
+    views, any other path the further modules of its first module. Raises ValueError as `as_functions` does.
     """
     name = path.removeprefix(FOLDER)
     if name not in files or not name.endswith(".js"):
@@ -67,9 +68,13 @@ def bundle(files: Mapping[str, bytes], path: str, first_view: str) -> str | None
     first = reachable(files, ["app.js", first_view], follows_later=False)
     if path == START:
         return f'{MAKERS}{_LOADERS}{as_functions(files, first)}use("app.js");\n'
-    up = "../" * name.count("/")
-    begin = f'import {{ makers, use, address, later }} from "{up or "./"}app.js";\n'
-    return begin + as_functions(files, reachable(files, [name], follows_later=False) - first)
+    up = "../" * name.count("/") or "./"
+    begin = f'import {{ makers, use, address, later }} from "{up}app.js";\n'
+    views = [reachable(files, [view], follows_later=False) for view in files if re.fullmatch(r"views/\w+\.js", view)]
+    shared = {one for one, uses in Counter(one for view in views for one in view).items() if uses > 1} - first
+    needed = reachable(files, [name], follows_later=False) - first
+    own, isolated = (shared, True) if name == "views.js" else (needed - shared, not needed & shared)
+    return begin + ("" if isolated else f'import "{up}views.js";\n') + as_functions(files, own)
 
 
 def as_functions(files: Mapping[str, bytes], names: Iterable[str]) -> str:

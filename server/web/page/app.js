@@ -7,7 +7,7 @@ import { useServed } from "./core/models.js";
 import { counted } from "./core/numbers.js";
 import { isEmbedded, isFramed, saved } from "./core/place.js";
 import { useMaskedPlace } from "./core/sequences.js";
-import { select, useSelection } from "./core/state.js";
+import { linkTo, select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
 import { theme, toggleTheme } from "./core/theme.js";
 import { KeyForm } from "./parts/key_form.js";
@@ -19,7 +19,7 @@ import { Tooltip } from "./parts/tooltip.js";
 import { ChangeBar, ChangeDrawer } from "./views/change.js";
 import { Lessons } from "./views/lessons.js";
 import { LIST, openLesson } from "./views/lessons/opening.js";
-import { VIEWS, viewNamed } from "./views.js";
+import { GROUPS, viewNamed } from "./views.js";
 
 function App() {
   const served = useServed();
@@ -47,7 +47,7 @@ function Header({ served }) {
   const { data: capabilities, models } = served;
   return html`<header class="top">
     <button type="button" class="skip" onClick=${() => document.querySelector("main")?.focus()}>Go to the view</button>
-    <a class="brand" href="#view=attention"><span class="mark" aria-hidden="true"></span>Lightwell</a>
+    <a class="brand" href=${linkTo({ view: "home" })}><span class="mark" aria-hidden="true"></span>Lightwell</a>
     ${models.length > 1 && html`<${ModelChoice} served=${served} />`}
     ${capabilities && !served.isOpening &&
     html`<span class="model">${models.length < 2 && html`<b>${capabilities.model}</b>${" "}`}
@@ -82,7 +82,7 @@ function Body({ capabilities }) {
   }, [view]);
   const stage = html`<div class="stage">
     ${!isEmbedded && html`<${SharedBar} view=${view} />`}
-    <${ChangeBar} view=${view} canChange=${!saved && !isEmbedded} />
+    <${ChangeBar} view=${view} canChange=${!saved && !isEmbedded && view.id !== "home"} />
     <${OpenView} key=${view.id} view=${view} capabilities=${capabilities} />
   </div>`;
   if (saved || isEmbedded) return stage;
@@ -101,16 +101,17 @@ function Rail({ current, capabilities }) {
     const open = rail.current.querySelector("[aria-current]");
     rail.current.scrollLeft = open.offsetLeft - (rail.current.clientWidth - open.offsetWidth) / 2;
   }, [current]);
-  return html`<nav class="rail" aria-label="Views" ref=${rail}><ol>${VIEWS.map((view) => {
-    const lack = view.lacks?.(capabilities);
-    return html`<li key=${view.id}><button
-      type="button"
-      aria-current=${view === current ? "page" : undefined}
-      class=${lack ? "lacking" : ""}
-      title=${lack ?? view.about}
-      onClick=${() => select({ view: view.id })}
-    ><b>${view.title}</b><span>${view.about}</span></button></li>`;
-  })}</ol></nav>`;
+  return html`<nav class="rail" aria-label="Views" ref=${rail}><div>${GROUPS.map(({ name, views }) => html`<p>${name}</p>
+    <ol aria-label=${name}>${views.map((view) => {
+      const lack = view.lacks?.(capabilities);
+      return html`<li key=${view.id}><button
+        type="button"
+        aria-current=${view === current ? "page" : undefined}
+        class=${lack ? "lacking" : ""}
+        title=${lack ?? view.about}
+        onClick=${() => select({ view: view.id })}
+      ><b>${view.title}</b><span>${view.about}</span></button></li>`;
+    })}</ol>`)}</div></nav>`;
 }
 
 /**
@@ -126,7 +127,7 @@ function OpenView({ view, capabilities }) {
     return html`<main class="view"><h1>${view.title}</h1><${Problem} error=${error} retry=${mend} /></main>`;
   }
   return html`<main class="view" id=${`view-${view.id}`} tabindex="-1">
-    <h1>${view.title} <small>${view.about}</small></h1>
+    <h1>${view.heading ?? html`${view.title} <small>${view.about}</small>`}</h1>
     <${Problem} error=${missing} retry=${retry} />
     ${module ? html`<${module.View} />` : !missing && html`<${Progress} active=${true} label="Opening…" />`}
   </main>`;

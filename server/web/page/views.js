@@ -5,63 +5,72 @@ import { lackOf } from "./core/model.js";
 const lacks = (route) => (capabilities) => lackOf(capabilities, route);
 
 /**
- * id, title, about; lacks(capabilities): the reason why the model does not support the view, or null; load(): the
- * view's code. Former names of a view are FORMER_VIEWS in core/state.js.
+ * id, title, about, group: for the list; heading: of the view itself, if not the title; lacks(capabilities): the reason
+ * why the model does not support the view, or null; load(): the view's code. Former names of a view are FORMER_VIEWS in
+ * core/state.js.
  */
 export const VIEWS = [
   {
-    id: "chat", title: "Chat", about: "talk to the model, or let it continue a text",
+    id: "home", group: "Start", title: "Home", about: "a text and its next word",
+    heading: "See why the model says its next word.", usesText: () => false, load: () => import("./views/home.js"),
+  },
+  {
+    id: "chat", group: "Start", title: "Chat", about: "talk to the model",
     lacks: lacks("/v1/completions"), load: () => import("./views/chat.js"),
   },
   {
-    id: "attention", title: "Attention", about: "who looks at whom",
+    id: "attention", group: "Attention", title: "Attention", about: "who looks at whom",
     load: () => import("./views/attention.js"),
   },
   {
-    id: "journey", title: "Journey", about: "from a word to the next, in one picture",
+    id: "journey", group: "Start", title: "Journey", about: "from a word to the next",
     lacks: lacks("/v1/explain"), load: () => import("./views/journey.js"),
   },
   {
-    id: "why", title: "Why", about: "where one weight comes from",
+    id: "why", group: "Attention", title: "Why", about: "how one weight arises",
     lacks: lacks("/v1/explain"), load: () => import("./views/why.js"),
   },
   {
-    id: "moves", title: "How a word moves", about: "words, heads and MLPs, as arrows and amounts",
+    id: "moves", group: "Words as vectors", title: "How a word moves", about: "words, heads and MLPs, as arrows and amounts",
     lacks: lacks("/v1/contributions"), load: () => import("./views/moves.js"),
     usesText: ({ moves_as: as, motion_show: shown }) => as === "amounts" || shown !== "contexts",
   },
   {
-    id: "lens", title: "Lens", about: "the prediction of each layer",
+    id: "lens", group: "The next word", title: "Lens", about: "the prediction of each layer",
     lacks: lacks("/v1/lens"), load: () => import("./views/lens.js"),
   },
   {
-    id: "next", title: "Next token", about: "the probability of every token",
+    id: "next", group: "The next word", title: "Next token", about: "every token's probability",
     lacks: lacks("/v1/next"), load: () => import("./views/next.js"),
   },
   {
-    id: "heads", title: "Heads", about: "all heads, compared by their scores",
+    id: "heads", group: "Attention", title: "Heads", about: "all heads, compared",
     lacks: lacks("/v1/heads"), load: () => import("./views/heads.js"),
   },
   {
-    id: "flow", title: "Flow", about: "one block, every tensor",
+    id: "flow", group: "Words as vectors", title: "Flow", about: "one block, every tensor",
     load: () => import("./views/flow.js"),
   },
   {
-    id: "embeddings", title: "Embeddings", about: "texts as vectors",
+    id: "embeddings", group: "Words as vectors", title: "Embeddings", about: "texts as vectors",
     lacks: lacks("/v1/embeddings"), load: () => import("./views/embeddings.js"),
   },
   {
-    id: "weights", title: "Weights", about: "where the parameters are",
+    id: "weights", group: "The model", title: "Weights", about: "where the parameters are",
     usesText: ({ weights_show: shown }) => ["product", "positions", "units"].includes(shown),
     load: () => import("./views/weights.js"),
   },
   {
-    id: "server", title: "Server", about: "its present state",
+    id: "server", group: "The model", title: "Server", about: "its present state",
     load: () => import("./views/server.js"),
   },
 ];
 
 for (const view of VIEWS) view.loadAgain = (attempt) => import(`./views/${view.id}.js?attempt=${attempt}`);
 
+/** The list of views: [{name, views}] for each group, in the order of its first view. */
+export const GROUPS = [...new Set(VIEWS.map(({ group }) => group))]
+  .map((name) => ({ name, views: VIEWS.filter(({ group }) => group === name) }));
+
 /** The view with that name, or the first one that every model has. */
-export const viewNamed = (id) => VIEWS.find((view) => view.id === id) ?? VIEWS[1];
+export const viewNamed = (id) => VIEWS.find((view) => view.id === id) ?? VIEWS[0];

@@ -2,7 +2,8 @@
 import { useLook } from "./fetching.js";
 import { useEffect } from "./html.js";
 import { textsOf, useCapabilities, useTokens } from "./model.js";
-import { select, useSelection } from "./state.js";
+import { seenOf } from "./seen.js";
+import { select, state, useSelection } from "./state.js";
 
 const NOBODY = [];
 
@@ -37,7 +38,7 @@ export function useMaskedPlace() {
     if (!isAsked || loading || tokens.length === 0) return;
     const masked = tokens.findIndex((token) => MASK.test(token.trim()));
     const place = masked < 0 ? offsets.findLastIndex(([begin, end]) => end > begin) : masked;
-    if (place >= 0) select({ query: place });
+    if (place >= 0 && seenOf(state.value).text === text) select({ query: place }); // the text may be another by now
   }, [isAsked, loading, tokens]);
 }
 

@@ -15,9 +15,9 @@ const flag = (initial) => field(initial, (raw) => raw === "1", (value) => (value
 
 // All fields of the state: shared ones first, then those of each view, named view_option.
 const FIELDS = {
-  view: text("attention"),
+  view: text("home"),
   model: text(""), // "" on a server with one model
-  text: text("Once upon a time there was a little girl who lived with her grandmother in a house in the wood."),
+  text: text("The Eiffel Tower is in the city of"),
   decoder: text(""), // input of an encoder-decoder's decoder
   part: text(""), // stack: "decoder", "encoder" or "cross"; "" is the model's first
   layer: integer(1), // negative numbers count from the end, as on the wire
@@ -32,6 +32,7 @@ const FIELDS = {
   write_max_tokens: positive(60),
 
   chat_mode: choice("chat", "text"), // text: the model continues a text, without the chat template
+  chat_draft: text(""), // a message for the field; it is not sent
 
   attention_show: choice("heads", "stacks"), // one head, or all parts of the model
   attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: weight times length of the added vector
@@ -72,6 +73,7 @@ const FIELDS = {
   flow_open: text(""), // the open tensor
 
   journey_stop: text(""), // its name; "" is the first
+  journey_plays: flag(false), // whether it plays as soon as it is drawn
   journey_between: number(0, 0, 0.99), // progress to the next one
   journey_temperature: number(1, 0, 100), // of the attention, computed from the model's scores
 
@@ -94,6 +96,7 @@ const FIELDS = {
   weights_sizes: text(""), // sizes of a model's parts, separated by commas; "" is GPT-3
 
   next_logits: text("2, 1, 0"), // the reader's numbers
+  next_logits_first: flag(false), // whether they come before the model's
   next_logits_temperature: number(1, 0, 100),
 
   change: text(""), // changes inside the model, see core/changes.js
@@ -200,6 +203,9 @@ addEventListener("popstate", () => {
   pending = null;
   state.set(fromHash(location.hash));
 });
+
+/** The address of the current state with other values of some fields. */
+export const linkTo = (changes) => toHash({ ...state.value, ...renamed(changes) });
 
 /** The part of the address that restores the current state, and the address at the server. */
 export const hashNow = () => toHash(state.value);

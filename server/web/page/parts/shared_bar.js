@@ -5,7 +5,7 @@ import { classes, html, useEffect, useRef, useState } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { counted } from "../core/numbers.js";
 import { saved } from "../core/place.js";
-import { select, useSelection } from "../core/state.js";
+import { initialState, select, useSelection } from "../core/state.js";
 import { Select } from "./choices.js";
 import { PairTokens } from "./pair_tokens.js";
 import { PickRole, roleOf } from "./pick_role.js";
@@ -14,6 +14,7 @@ import { Term } from "./term.js";
 import { Tokens } from "./tokens.js";
 
 const EXAMPLES = [
+  initialState.text,
   "Once upon a time there was a little girl who lived with her grandmother in a house in the wood.",
   "The king said to the queen: The queen said to the",
   "The old fox saw the young fox, and the young fox saw the old",

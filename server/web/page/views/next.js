@@ -19,7 +19,7 @@ import { TextScore } from "./next/text_score.js";
 
 export function View() {
   const selection = useSelection();
-  const { text } = selection;
+  const { text, next_logits_first: ownFirst } = selection;
   const capabilities = useCapabilities();
   const { kind } = capabilities;
   const options = {
@@ -37,6 +37,7 @@ export function View() {
       ${kind === "encoder" ? " stand in place of" : " follow"} each of its tokens.</p>`;
   }
   return html`<div class="next">
+    ${ownFirst && html`<${OwnLogits} />`}
     <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its${" "}
       <${Term} of="logit" />; <${Term} of="softmax" /> makes them probabilities. Move the sliders, such as the${" "}
       <${Term} of="temperature" />, to see the effect of a sampler
@@ -45,7 +46,7 @@ export function View() {
     <${Answer} answer=${answer} minHeight="70rem">${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
       html`<${Difference} before=${first} after=${shown} body=${body}><${Controls} selection=${selection} /><//>`}<//>
     ${kind === "decoder" && html`<${TextScore} />`}
-    <${OwnLogits} />
+    ${!ownFirst && html`<${OwnLogits} />`}
   </div>`;
 }
 

@@ -1,6 +1,7 @@
 // The field for the next message, with files: Enter sends, Shift+Enter starts a line, Escape stops the answer.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../../core/html.js";
 import { counted } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
 import { Problem } from "../../parts/problem.js";
 import { IconButton } from "./icon.js";
 
@@ -44,7 +45,13 @@ export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
   const [problem, setProblem] = useState(null);
   const field = useRef(null);
   const picker = useRef(null);
+  const { chat_draft: given } = useSelection();
   useEffect(() => field.current?.focus({ preventScroll: true }), [id]);
+  useEffect(() => {
+    if (given === "") return;
+    set({ text: given });
+    select({ chat_draft: "" });
+  }, [given]);
   useLayoutEffect(() => { // the height of the text
     const { style } = field.current;
     style.height = "auto";

@@ -75,6 +75,9 @@ export function useStage(film) {
     sized(canvas.current, width);
     if (isNew) player.seek(placeOf(film, selection));
     else player.onMove(player.progress);
+    if (!isNew || !selection.journey_plays) return;
+    select({ journey_plays: false });
+    player.play();
   }, [film, width, mode]);
   useEffect(() => {
     if (!film || player.isPlaying) return;

@@ -218,7 +218,7 @@ function crossStop({ data }, { query }) {
     says: `The encoder has read ${plural(data.encoderTokens.length, "token")} both ways, through ${plural(
       data.capabilities.stacks.encoder.num_layers, "block")} of its own. Keys and values now come from there, and nothing is masked: ${
       query} gives ${key} ${weights ? percent(weights[data.encoderKey]) : "…"}.`,
-    to: { view: "attention", attention_show: "stacks", part: "cross" }, link: "Encoder · decoder: the attention between",
+    to: { view: "attention", attention_show: "stacks", part: "cross" }, link: "Attention: encoder and decoder",
   };
 }
 
