@@ -69,7 +69,7 @@ def test_every_view_opens_from_the_list_keeps_the_selection_and_explains_its_wor
                 expect(page.locator(".text-tokens .is-query")).to_have_text("there")
             check_terms(page, view)
         assert not [*watched.errors, *watched.strangers]
-    assert with_heads == 8  # Weights has a choice of its own
+    assert with_heads == 7  # Weights has a choice of its own
     assert len(sizes) > len(VIEWS)
     assert sum(sizes.values()) < 420_000, sizes
 
