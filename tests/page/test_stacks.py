@@ -1,4 +1,4 @@
-"""Attention's encoder and decoder for a model with one stack: the missing second stack, its components, and its mask."""
+"""Attention's encoder and decoder for a model with one stack: its missing second stack, its components and its mask."""
 
 import re
 
