@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.page.chats import ROUTE, Scripted, answers, ended, event, open_chat, send, settings, stream_of
+from tests.page.chats import ROUTE, Scripted, answers, ended, event, open_chat, send, settings, stream_of, write
 from tests.page.conftest import KEY, PATIENCE_MS, ask, new_page, slow_answers, wait_until
 from tests.support.processes import Server
 
@@ -406,6 +406,6 @@ def test_a_model_without_a_chat_template_continues_texts(page: Page, family: str
     server = family_server(family)
     assert not ask(server, "/v1/capabilities")["chat"]
     page.goto(f"{server.url}/#view=chat&text=The+old+king&write_max_tokens=4")
-    page.locator("#write").click()
+    write(page)
     expect(page.locator(".prose button")).to_have_count(4)
     expect(page.get_by_role("button", name="Chat", exact=True)).to_have_count(0)

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.page.chats import Scripted, answers, open_chat, send, stream_of
+from tests.page.chats import Scripted, answers, open_chat, send, stream_of, write
 from tests.page.conftest import FRAMING_ORIGIN, TEXT, VIEWS, Open, Tab, ask, new_page, settle, written
 from tests.page.test_accessibility import serious
 from tests.support.processes import Server
@@ -79,8 +79,7 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_p
     code of every view fits is tested in tests/server/dialects/test_one_file.py.
     """
     page = open_view("chat", chat_mode="text", write_max_tokens=4)
-    page.locator("#write").click()
-    expect(page.locator(".story")).to_contain_text("Stopped after 4 tokens")
+    write(page)
     story = page.locator(".prose").inner_text()
     files = {}
     views = page.get_by_role("navigation", name="Views").get_by_role("button")

@@ -1,7 +1,7 @@
 // Markdown as elements: marked's tokens become preact elements, never HTML. Loaded when the first answer is shown.
-import { classes, html, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
+import { classes, html, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { Marked, Prism } from "../../core/markdown.js";
-import { copy } from "../../parts/tools.js";
+import { copy, useSaid } from "../../parts/tools.js";
 import { mathOf } from "./math.js";
 
 const DEEPEST = 40; // levels of nesting; deeper ones are shown as their source
@@ -162,12 +162,11 @@ function Formula({ source, isDisplay = false }) {
 
 /** A block of code with its language, a copy button and colours. */
 export function Code({ text, lang, isLive = false, label }) {
-  const [said, setSaid] = useState("");
+  const [said, run] = useSaid();
   const pieces = useMemo(() => coloured(text, lang, isLive), [text, lang, isLive]);
-  const run = () => copy(text).then(setSaid, (error) => setSaid(error.message)).then(() => setTimeout(() => setSaid(""), 2000));
   return html`<figure class="code">
     <figcaption>${label ?? (lang || "text")}<span role="status">${said}</span>
-      <button type="button" class="quiet" onClick=${run}>Copy</button></figcaption>
+      <button type="button" class="quiet" onClick=${() => run(() => copy(text))}>Copy</button></figcaption>
     <pre tabindex="0" aria-label=${`Code, ${lang || "text"}`} role="group"><code>${pieces}</code></pre>
   </figure>`;
 }
