@@ -35,7 +35,7 @@ export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, m
   const turn = now?.turn.id === stored.id ? now.turn : stored;
   const isText = chat.kind === "text";
   const isAnswer = turn.role === "assistant";
-  const isXRay = isAnswer && (isLive ? Boolean(turn.pieces) : isText || !isBusy) && (own ?? more.isXRay);
+  const isXRay = isAnswer && (!isLive || Boolean(turn.pieces)) && (own ?? more.isXRay);
   const name = { user: "You", assistant: turn.model ?? "Model", tool: "Result of a tool" }[turn.role];
   const xray = (one, hasKey) => html`<${XRay} key=${one.id} turn=${one} shown=${shown} more=${more} hasKey=${hasKey}
     onFork=${(...fork) => actions.fork(one, ...fork)} />`;

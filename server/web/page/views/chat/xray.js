@@ -14,17 +14,20 @@ import { turnsBefore } from "./tree.js";
 const ALTERNATIVES = 5;
 const POINTED_MS = 120; // until alternatives are requested
 
-/** {pieces, ids} of a turn: its tokens with the model's probabilities, all from one pass; without special tokens at its end. */
+/** The pieces without special tokens of the template at the end, such as <|im_end|>, which are not in the text. */
+function withoutEnd(pieces, text) {
+  const isSpecial = ([name]) => /^<[^\s>]*>$|^\[\/?[A-Z]+\]$/.test(name) && !text.endsWith(name);
+  return pieces.slice(0, pieces.findLastIndex((piece) => !isSpecial(piece)) + 1);
+}
+
+/** {pieces, ids} of a turn: its tokens with the model's probabilities, all from one pass. */
 async function readPieces(_, { request, turn, interventions }, options) {
   const prompt = await readPrompt("", request, options);
   const ids = await idsOf(turn, request.model, options); // another model has other tokens
   const changes = interventions ? { interventions } : {};
   const body = { ...contextOf(prompt, [...prompt.ids, ...ids], "prompt"), echo: true, max_tokens: 0, logprobs: 0, ...changes };
   const { choices: [{ logprobs }] } = await askJson("v1/completions", body, options);
-  const pieces = ids.map((_id, i) => ["tokens", "token_logprobs"].map((name) => logprobs[name][prompt.ids.length + i]));
-  const isSpecial = ([text]) => /^<[^\s>]*>$|^\[\/?[A-Z]+\]$/.test(text) && !turn.text.endsWith(text);
-  while (pieces.length && isSpecial(pieces.at(-1))) pieces.pop();
-  return { pieces, ids };
+  return { pieces: ids.map((_id, i) => ["tokens", "token_logprobs"].map((name) => logprobs[name][prompt.ids.length + i])), ids };
 }
 
 /** more: as of a turn; shown: the text before it; onFork(place, [{id, text, logprob}], ids): continue after these ids and tokens. */
@@ -38,8 +41,9 @@ export function XRay({ turn, shown = "", more, hasKey, onFork }) {
   const prompt = useAnswer(readPrompt, "tokenize", request);
   const isKnown = turn.pieces && turn.model === model;
   const answer = useAnswer(readPieces, isKnown ? null : "tokenize", useMemo(() => ({ request, turn, interventions }), [turn, model]));
-  const chips = ({ pieces, ids }) => html`<${Chips} branch=${{ prompt: prompt.data, pieces, ids, forced: turn.forced, interventions }}
-    shown=${shown} sampling=${sampling} hasKey=${hasKey} onFork=${onFork} />`;
+  const chips = ({ pieces, ids }) => html`<${Chips} shown=${shown}
+    branch=${{ prompt: prompt.data, pieces: withoutEnd(pieces, turn.text), ids, forced: turn.forced, interventions }}
+    sampling=${sampling} hasKey=${hasKey} onFork=${onFork} />`;
   return html`<div class="xray"><${Problem} error=${prompt.error} />
     ${isKnown ? chips(turn) : html`<${Answer} answer=${answer}>${chips}<//>`}</div>`;
 }
@@ -47,9 +51,9 @@ export function XRay({ turn, shown = "", more, hasKey, onFork }) {
 function Chips({ branch, shown, sampling, hasKey, onFork }) {
   const [picked, setPicked] = useState(null);
   const box = useRef(null);
-  const pointed = usePointed(box, branch);
   const { pieces, forced, ids } = branch;
   const isOpen = picked !== null && picked < pieces.length && branch.prompt;
+  const pointed = usePointed(box, branch, isOpen);
   const close = () => {
     box.current.querySelector(".picked")?.focus(); // to keep the place in the text
     setPicked(null);
@@ -66,19 +70,19 @@ function Chips({ branch, shown, sampling, hasKey, onFork }) {
   </div>`;
 }
 
-/** Handlers that show the likeliest alternatives of the token that is pointed at or focused. */
-function usePointed(box, { prompt, ids, interventions }) {
+/** Handlers that show the likeliest alternatives of the token that is pointed at or focused; isOff: none are shown. */
+function usePointed(box, { prompt, ids, interventions }, isOff) {
   const now = useRef({ timer: null, abort: new AbortController() }).current;
   const leave = () => {
     clearTimeout(now.timer);
     now.abort.abort();
     hideTooltip(box);
   };
-  useEffect(() => leave, []);
+  useEffect(() => leave, [isOff]);
   const point = ({ target }) => {
     const chip = target.closest?.(".prose .written");
     leave();
-    if (!chip || !prompt) return;
+    if (!chip || !prompt || isOff) return;
     const place = Array.from(box.current.querySelectorAll(".prose .written")).indexOf(chip);
     const { signal } = (now.abort = new AbortController());
     now.timer = setTimeout(async () => {
