@@ -80,7 +80,6 @@ export function Composer({ id, kind, label, isBusy, onSend, onStop, dropped, onT
     onSend(message);
   };
   const onKeyDown = (event) => {
-    if (event.key === "Escape" && isBusy) onStop();
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     send();

@@ -63,6 +63,11 @@ export function Conversation({ kind, modes }) {
   const options = useOptions(kind);
   const turns = useMemo(() => pathOf(chat), [chat]);
   useEffect(() => setProblem(null), [chat.id]);
+  useEffect(() => { // the focus may be anywhere: a clicked button is gone when the answer begins
+    const escape = (event) => event.key === "Escape" && (isBusy ? stop() : setSide(""));
+    addEventListener("keydown", escape);
+    return () => removeEventListener("keydown", escape);
+  }, [isBusy]);
   const actions = useActions(chat.id, options, setProblem, setUndo);
   const more = useMemo(() => ({ ...options, chat, isBusy, isXRay: isXRay[kind], ...samplerOf(chat, options) }),
     [chat, isBusy, isXRay, options]);
@@ -76,7 +81,7 @@ export function Conversation({ kind, modes }) {
     onDragOver=${(event) => event.preventDefault()} onDrop=${(event) => {
       event.preventDefault();
       if (event.dataTransfer.files.length) setDropped(event.dataTransfer.files);
-    }} onKeyDown=${(event) => event.key === "Escape" && setSide("")}>
+    }}>
     ${!saved && html`<aside class="chat-side" aria-label="Conversations">
       <${ChatList} kind=${kind} chats=${stored.chats} current=${chat.id} onOpened=${() => setSide("")} /></aside>`}
     <section class="chat-main" aria-label="Conversation">

@@ -105,11 +105,11 @@ function Ending({ turn, isOpen, isText, actions }) {
   const said = { ...ENDS, context: message, stop: isText && "The model ended its text." }[reason];
   const isDone = reason === "context" || (!isText && (text || reasoning || calls) && (reason ?? "stop") === "stop");
   const button = (label, run) => html`<button type="button" onClick=${() => run(turn)}>${label}</button>`;
-  const next = role !== "assistant" ? button(isText ? "Write" : "Answer", actions.respond)
+  const next = role !== "assistant" ? button(isText ? "Continue" : "Answer", actions.respond)
     : !isDone && button(text || reasoning ? "Continue" : "Try again", actions.proceed);
   return html`${problem && html`<${Problem} error=${problem} isAction />`}
     ${(said || isOpen) && html`<p class="turn-end">${said} ${isOpen && next}
-      ${isOpen && isText && text && actions.take && html`<button type="button" class="quiet" onClick=${actions.take}
+      ${isOpen && isText && text && role === "assistant" && html`<button type="button" class="quiet" onClick=${actions.take}
         title="To edit it, or to look at it in the other views">Use the whole text as the prompt</button>`}</p>`}`;
 }
 
