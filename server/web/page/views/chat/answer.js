@@ -69,7 +69,8 @@ export async function grow(chatId, id, options) {
     const request = await requestFor(chat, start, own, abort.signal);
     if (request === null) end = fullContext(options);
     else {
-      const body = { ...request.body, ...writer.seedFor(request.body, options), return_token_ids: true };
+      const body = { ...request.body, return_token_ids: true };
+      if (chat.kind === "text") body.seed = writer.takeSeed(body, options);
       for await (const { choices } of askStream(request.route, body, { signal: abort.signal })) {
         for (const choice of choices) {
           const isFirst = writer.add(choice);
@@ -90,49 +91,47 @@ export async function grow(chatId, id, options) {
 
 /** A turn while it is written. */
 class Writer {
-  #start;
-  #isText;
-  #seed;
+  #turn;
   #calls = [];
   #began = performance.now();
   #first = 0;
   #last = 0;
   #count = 0;
-  #thoughtEnd = 0;
+  #isThinking;
 
   constructor(start, { kind, settings }) {
-    this.#start = start;
-    this.#isText = kind === "text";
-    this.#seed = start.seed;
-    this.text = start.text;
-    this.reasoning = start.reasoning ?? "";
-    this.ids = start.text === "" || start.ids?.length ? [...(start.ids ?? [])] : null;
-    this.pieces = this.#isText && this.ids && (start.text === "" || start.pieces) ? [...(start.pieces ?? [])] : null;
-    this.isStructured = !this.#isText && Boolean(settings.schema?.trim());
+    const isText = kind === "text";
+    const ids = start.text === "" || start.ids?.length ? [...(start.ids ?? [])] : undefined;
+    const pieces = isText && ids && (start.text === "" || start.pieces) ? [...(start.pieces ?? [])] : undefined;
+    this.#turn = { ...start, ids, pieces, ...(!isText && settings.schema?.trim() ? { isStructured: true } : {}) };
+    this.#isThinking = !start.thoughtMs;
   }
 
-  /** {seed} of the request. A sampled text keeps its seed, so that it can be written again; greedy decoding has none. */
-  seedFor({ temperature, top_k: k, seed }, { defaults }) {
+  /** The seed of the request. A sampled text keeps its seed, so that it can be written again; greedy decoding has none. */
+  takeSeed({ temperature, top_k: k, seed }, { defaults }) {
     const isGreedy = (temperature ?? defaults.temperature) === 0 || (k ?? defaults.top_k) === 1;
-    if (!this.#isText || isGreedy) return {};
-    this.#seed = seed ?? this.#seed ?? Math.floor(Math.random() * 2 ** 31);
-    return { seed: this.#seed };
+    this.#turn.seed = isGreedy ? undefined : seed ?? this.#turn.seed ?? Math.floor(Math.random() * 2 ** 31);
+    return this.#turn.seed;
   }
 
   /** Add a choice of an event; returns whether it is the first one with a token. */
   add({ text, delta = { content: text }, token_ids: ids = [], logprobs }) {
     if (delta.role && !ids.length) return false;
-    this.#last = performance.now();
+    const turn = this.#turn;
     const isFirst = this.#count === 0;
-    if (isFirst) this.#first = this.#last;
+    const now = performance.now();
+    this.#last = now;
+    this.#first ||= now;
     this.#count += ids.length;
-    this.ids?.push(...ids);
+    turn.ids?.push(...ids);
     // a token that completes no character has an empty text: its own decoding is used instead
     const pieceOf = (_, i) => [(ids.length === 1 && text) || (logprobs?.tokens[i] ?? ""), logprobs?.token_logprobs[i] ?? null];
-    this.pieces?.push(...ids.map(pieceOf));
-    this.reasoning += delta.reasoning_content ?? delta.reasoning ?? "";
-    if (delta.content && this.reasoning && !this.#thoughtEnd) this.#thoughtEnd = this.#last;
-    this.text += delta.content ?? "";
+    turn.pieces?.push(...ids.map(pieceOf));
+    const thought = delta.reasoning_content ?? delta.reasoning;
+    if (thought) turn.reasoning = (turn.reasoning ?? "") + thought;
+    if (turn.reasoning && this.#isThinking) turn.thoughtMs = now - this.#began;
+    if (delta.content) this.#isThinking = false;
+    turn.text += delta.content ?? "";
     for (const call of delta.tool_calls ?? []) {
       const own = (this.#calls[call.index] ??= { id: "", name: "", arguments: "" });
       own.id ||= call.id ?? "";
@@ -142,21 +141,15 @@ class Writer {
     return isFirst;
   }
 
-  /** The turn so far, with its end or null. */
+  /** The turn so far, with its end or null. At the end the lists are copied: an aborted stream may still add to them. */
   turn(end) {
-    const isThinking = this.reasoning && !this.#start.thoughtMs;
+    const { ids, pieces } = this.#turn;
     return {
-      ...this.#start,
-      text: this.text,
-      ...(this.reasoning ? { reasoning: this.reasoning } : {}),
+      ...this.#turn,
+      ...(end ? { ids: ids && [...ids], pieces: pieces && [...pieces] } : {}),
       ...(this.#calls.length ? { calls: this.#calls.filter(Boolean).map((call) => ({ ...call })) } : {}),
-      ...(this.ids ? { ids: end ? [...this.ids] : this.ids } : {}), // an aborted stream may still add some
-      ...(this.pieces ? { pieces: end ? [...this.pieces] : this.pieces } : {}),
-      ...(this.#seed === undefined ? {} : { seed: this.#seed }),
       ...(this.#count ? { firstMs: this.#first - this.#began } : {}),
       ...(this.#count > 1 ? { perSecond: ((this.#count - 1) * 1000) / Math.max(1, this.#last - this.#first) } : {}),
-      ...(isThinking ? { thoughtMs: (this.#thoughtEnd || this.#last) - this.#began } : {}),
-      ...(this.isStructured ? { isStructured: true } : {}),
       end,
     };
   }

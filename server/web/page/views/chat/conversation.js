@@ -35,6 +35,17 @@ function useBusy(id) {
   return isBusy;
 }
 
+/** The open panel, "list" (on a phone) or "settings", and its setter. Escape closes it, or stops an answer. */
+function useSide(isBusy) {
+  const [side, setSide] = useState("");
+  useEffect(() => { // the focus may be anywhere: a clicked button is gone when the answer begins
+    const escape = (event) => event.key === "Escape" && (isBusy ? stop() : setSide(""));
+    addEventListener("keydown", escape);
+    return () => removeEventListener("keydown", escape);
+  }, [isBusy]);
+  return [side, setSide];
+}
+
 function useWholeWindow() {
   useLayoutEffect(() => {
     const { classList } = document.documentElement;
@@ -55,7 +66,7 @@ export function Conversation({ kind, modes }) {
     return () => noteShown(null);
   }, [chat]);
   const isBusy = useBusy(chat.id);
-  const [side, setSide] = useState(""); // on a phone: the open panel; settings on any screen
+  const [side, setSide] = useSide(isBusy);
   const [isXRay, setXRay] = useState({ text: true });
   const [dropped, setDropped] = useState(null);
   const [problem, setProblem] = useState(null);
@@ -63,11 +74,6 @@ export function Conversation({ kind, modes }) {
   const options = useOptions(kind);
   const turns = useMemo(() => pathOf(chat), [chat]);
   useEffect(() => setProblem(null), [chat.id]);
-  useEffect(() => { // the focus may be anywhere: a clicked button is gone when the answer begins
-    const escape = (event) => event.key === "Escape" && (isBusy ? stop() : setSide(""));
-    addEventListener("keydown", escape);
-    return () => removeEventListener("keydown", escape);
-  }, [isBusy]);
   const actions = useActions(chat.id, options, setProblem, setUndo);
   const more = useMemo(() => ({ ...options, chat, isBusy, isXRay: isXRay[kind], ...samplerOf(chat, options) }),
     [chat, isBusy, isXRay, options]);
