@@ -53,7 +53,7 @@ export async function grow(chatId, id, options) {
     if (running?.abort !== abort) return;
     running = null;
     const turn = writer.turn(end ?? { reason: "stopped" });
-    update(chatId, (now) => withChange(now, turn));
+    update(chatId, (now) => withChange(now, id, turn));
     live.set(null);
   };
   running = { abort, settle };

@@ -2,7 +2,7 @@
 import { askJson } from "../../core/api.js";
 import { json } from "../../core/fetching.js";
 import { counted } from "../../core/numbers.js";
-import { messagesOf, turnsBefore } from "./tree.js";
+import { messagesOf, pathTo } from "./tree.js";
 
 const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
   "max_tokens"];
@@ -37,6 +37,13 @@ export function requestOf(chat, turns, options = {}) {
   return { route: "v1/chat/completions", body: { messages: messagesOf(chat, turns), ...more } };
 }
 
+/** The fields of /tokenize for the prompt of an answer to these turns. */
+export function promptOf(chat, turns) {
+  const { messages, tools, reasoning_effort: effort } = requestOf(chat, turns).body;
+  const variables = effort === "none" ? { enable_thinking: false, thinking: false } : { reasoning_effort: effort };
+  return { messages, ...(tools ? { tools } : {}), ...(effort ? { chat_template_kwargs: variables } : {}) };
+}
+
 /** {ids, text, isPair}: the token ids before the answer to these turns; of an encoder-decoder the decoder's, and the encoder's text. */
 export async function readPrompt(_, { chat, turns, model, isPair = false }, options) {
   if (isPair) {
@@ -44,12 +51,7 @@ export async function readPrompt(_, { chat, turns, model, isPair = false }, opti
     const { data } = await json("v1/next", { input: text, num_tokens: 0 }, options); // the decoder's start token
     return { ids: data[0].token_ids, text, isPair };
   }
-  if (chat.kind === "chat") {
-    const { messages, tools, reasoning_effort: effort } = requestOf(chat, turns).body;
-    const variables = effort === "none" ? { enable_thinking: false, thinking: false } : { reasoning_effort: effort };
-    const body = { messages, ...(tools ? { tools } : {}), ...(effort ? { chat_template_kwargs: variables } : {}) };
-    return { ids: (await json("tokenize", body, options)).tokens, isPair };
-  }
+  if (chat.kind === "chat") return { ids: (await json("tokenize", promptOf(chat, turns), options)).tokens, isPair };
   const parts = await Promise.all(turns.map((turn, i) => idsOf(turn, model, options, i === 0)));
   return { ids: parts.flat(), isPair };
 }
@@ -72,7 +74,7 @@ const hasIdsOf = ({ ids, text, reasoning, calls, model }, name) => ids?.length &
 
 /** {route, body, fills} of the request that writes a turn, or continues it; fills: it ends with the context. null: the context is full. */
 export async function requestFor(chat, turn, options, signal) {
-  const turns = turnsBefore(chat, turn);
+  const turns = pathTo(chat, turn.parent);
   const { route, body } = requestOf(chat, turns, options);
   if (chat.kind === "chat") {
     if (!turn.text && !turn.reasoning) return { route, body };

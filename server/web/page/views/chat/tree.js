@@ -20,11 +20,11 @@ export function pathOf({ turns, chosen }) {
   return path;
 }
 
-/** The turns before a turn, from the first, whichever versions are shown. */
-export function turnsBefore({ turns }, { parent }) {
+/** The turns from the first to the one with this id, whichever versions are shown; none for 0. */
+export function pathTo({ turns }, id) {
   const byId = new Map(turns.map((turn) => [turn.id, turn]));
   const path = [];
-  for (let turn = byId.get(parent); turn; turn = byId.get(turn.parent)) path.unshift(turn);
+  for (let turn = byId.get(id); turn; turn = byId.get(turn.parent)) path.unshift(turn);
   return path;
 }
 
@@ -37,8 +37,8 @@ export function withTurn(chat, turn) {
   return { id, chat: withChosen({ ...chat, turns: [...chat.turns, { ...turn, id }] }, { ...turn, id }) };
 }
 
-export const withChange = (chat, changed) =>
-  ({ ...chat, turns: chat.turns.map((turn) => (turn.id === changed.id ? changed : turn)) });
+export const withChange = (chat, id, changes) =>
+  ({ ...chat, turns: chat.turns.map((turn) => (turn.id === id ? { ...turn, ...changes } : turn)) });
 
 export const withChosen = (chat, turn) => ({ ...chat, chosen: { ...chat.chosen, [turn.parent]: turn.id } });
 

@@ -9,7 +9,7 @@ import { hideTooltip, showTooltip } from "../../parts/tooltip.js";
 import { Prose } from "./prose.js";
 import { contextOf, idsOf, readPrompt } from "./requests.js";
 import { TokenCard } from "./token_card.js";
-import { turnsBefore } from "./tree.js";
+import { pathTo } from "./tree.js";
 
 const ALTERNATIVES = 5;
 const POINTED_MS = 120; // until alternatives are requested
@@ -36,7 +36,7 @@ export function XRay({ turn, shown = "", more, hasKey, onFork }) {
   const interventions = turn.isChanged && more.interventions.length ? more.interventions : null;
   const request = useMemo(() => {
     const { kind, system, settings } = chat;
-    return { chat: { kind, system, settings }, turns: turnsBefore(chat, turn), model, isPair };
+    return { chat: { kind, system, settings }, turns: pathTo(chat, turn.parent), model, isPair };
   }, [turn.id, model]);
   const prompt = useAnswer(readPrompt, "tokenize", request);
   const isKnown = turn.pieces && turn.model === model;
