@@ -3,7 +3,7 @@ import { askStream } from "../../core/api.js";
 import { Store } from "../../core/store.js";
 import { find, update } from "./history.js";
 import { fullContext, requestFor } from "./requests.js";
-import { withChange, withTurn } from "./tree.js";
+import { changesOf, withChange, withTurn } from "./tree.js";
 
 /** {chat, turn}: the id of the conversation, and the turn as it is so far; null while nothing is written. */
 export const live = new Store(null);
@@ -25,14 +25,15 @@ export function addTurn(chatId, turn) {
 
 /** Append the assistant's turn after `parent`, and let the model write it. Resolves to the turn at its end. */
 export function answer(chatId, parent, options, begun = {}) {
-  const turn = { parent, role: "assistant", text: "", model: options.model, isChanged: options.interventions.length > 0, ...begun };
+  const changes = options.interventions.length ? JSON.stringify(options.interventions) : undefined;
+  const turn = { parent, role: "assistant", text: "", model: options.model, changes, ...begun };
   return grow(chatId, addTurn(chatId, turn), options);
 }
 
 /** As `answer`; a text with changes is written twice with one seed, without and with them. */
 export async function answerOnBothSides(chatId, parent, options) {
   if (find(chatId).kind === "chat" || !options.interventions.length) return answer(chatId, parent, options);
-  const before = await answer(chatId, parent, options, { isChanged: false });
+  const before = await answer(chatId, parent, options, { changes: undefined });
   if (!before || before.end.reason === "stopped") return before;
   return answer(chatId, parent, options, { twin: before.id, seed: before.seed });
 }
@@ -65,8 +66,7 @@ export async function grow(chatId, id, options) {
   show();
   let end = { reason: "stopped" };
   try {
-    const own = { ...options, interventions: start.isChanged ? options.interventions : [] };
-    const request = await requestFor(chat, start, own, abort.signal);
+    const request = await requestFor(chat, start, { ...options, interventions: changesOf(start) }, abort.signal);
     if (request === null) end = fullContext(options);
     else {
       const body = { ...request.body, return_token_ids: true };

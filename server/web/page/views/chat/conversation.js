@@ -5,6 +5,7 @@ import { saved } from "../../core/place.js";
 import { samplingOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
+import { textOf } from "../../core/texts.js";
 import { Problem } from "../../parts/problem.js";
 import { Term } from "../../parts/term.js";
 import { CopyMenu } from "../../parts/tools.js";
@@ -13,7 +14,7 @@ import { Composer } from "./composer.js";
 import { begin, chatNow, find, history, noteShown, open, shareText, update } from "./history.js";
 import { Icon, IconButton } from "./icon.js";
 import { ChatList } from "./list.js";
-import { requestOf, textOf } from "./requests.js";
+import { requestOf } from "./requests.js";
 import { Settings } from "./settings.js";
 import { pathOf, titleOf, withChosen, withoutTurn } from "./tree.js";
 import { Turn, useCode } from "./turn.js";
@@ -186,11 +187,11 @@ function useActions(id, options, setProblem, setUndo) {
       },
       fork: (turn, place, tokens, before) => run(async (now) => {
         const ids = [...before, ...tokens.map((token) => token.id)];
-        const text = await textOf(ids);
+        const { text } = await textOf(ids);
         if (turn.reasoning) return answer(now.id, turn.parent, now.options, partsOf(turn, text));
         const forced = (turn.forced ?? []).filter((_, i, all) => all[i - (i % 2)] + all[i - (i % 2) + 1] <= place);
         const pieces = turn.pieces && [...turn.pieces.slice(0, place), ...tokens.map((token) => [token.text, token.logprob])];
-        const begun = { text, ids, pieces, forced: [...forced, place, tokens.length], isChanged: turn.isChanged };
+        const begun = { text, ids, pieces, forced: [...forced, place, tokens.length], changes: turn.changes };
         return answer(now.id, turn.parent, now.options, begun);
       }),
       reply: (turn, results) => run((now) => {

@@ -90,10 +90,18 @@ const READERS = {
   reasoning: text,
   call: name,
   model: name,
+  changes: (value, at) => {
+    let changes;
+    try {
+      changes = JSON.parse(text(value, at));
+    } catch {
+      fail(at, "is not JSON");
+    }
+    return JSON.stringify(list(changes, at, MOST.calls, object));
+  },
   end: (value, at) => fields({ reason: name, message: text })({ message: "", ...object(value, at) }, at),
   isStructured: isTrue,
   isEdited: isTrue,
-  isChanged: isTrue,
   firstMs: number,
   thoughtMs: number,
   perSecond: number,

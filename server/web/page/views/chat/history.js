@@ -22,17 +22,9 @@ export const history = new Store({
 
 const change = (changes) => history.set({ ...history.value, ...changes });
 
-/** A number of 53 bits that differs for different keys, and does not reveal one (cyrb53). */
-function digest(text) {
-  let [high, low] = [0xdeadbeef, 0x41c6ce57];
-  for (const sign of text) {
-    high = Math.imul(high ^ sign.codePointAt(0), 2654435761);
-    low = Math.imul(low ^ sign.codePointAt(0), 1597334677);
-  }
-  high = Math.imul(high ^ (high >>> 16), 2246822507) ^ Math.imul(low ^ (low >>> 13), 3266489909);
-  low = Math.imul(low ^ (low >>> 16), 2246822507) ^ Math.imul(high ^ (high >>> 13), 3266489909);
-  return (4294967296 * (2097151 & low) + (high >>> 0)).toString(36);
-}
+/** A number of 64 bits (FNV-1a) that differs for different keys, and does not reveal one. */
+const digest = (text) => Array.from(text).reduce((hash, sign) =>
+  BigInt.asUintN(64, (hash ^ BigInt(sign.codePointAt(0))) * 0x100000001b3n), 0xcbf29ce484222325n).toString(36);
 
 const owner = () => `lightwell chat ${root.pathname} ${digest(apiKey.value)}`;
 const nameOf = (id) => `${owner()} ${id}`;

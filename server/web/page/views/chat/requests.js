@@ -1,5 +1,4 @@
 // Requests for the answers of a conversation and for the continuations of a text.
-import { askJson } from "../../core/api.js";
 import { json } from "../../core/fetching.js";
 import { counted } from "../../core/numbers.js";
 import { messagesOf, pathTo } from "./tree.js";
@@ -62,8 +61,12 @@ export async function idsOf(turn, model, options, isFirst = false) {
   return (await json("tokenize", { prompt: turn.text, ...(isFirst ? {} : { add_special_tokens: false }) }, options)).tokens;
 }
 
-/** The fields of a request about these ids; field: "prompt" or "input". */
-export const contextOf = (prompt, ids, field) => (prompt.isPair ? { [field]: prompt.text, decoder_input: ids } : { [field]: ids });
+/** The fields of a request about a prompt with these ids after it; field: "prompt" or "input". */
+export function contextOf(prompt, after, field, interventions = []) {
+  const ids = [...prompt.ids, ...after];
+  const changes = interventions.length ? { interventions } : {};
+  return prompt.isPair ? { [field]: prompt.text, decoder_input: ids, ...changes } : { [field]: ids, ...changes };
+}
 
 /** The end of a turn in a full context. */
 export const fullContext = ({ maxModelLen }) =>
@@ -83,15 +86,12 @@ export async function requestFor(chat, turn, options, signal) {
     }
   }
   const prompt = await readPrompt("", { chat, turns, ...options }, { signal });
-  const ids = [...prompt.ids, ...(turn.text ? await idsOf(turn, options.model, { signal }) : [])];
+  const ids = turn.text ? await idsOf(turn, options.model, { signal }) : [];
   const { messages: _, tools: __, reasoning_effort: ___, prompt: ____, ...rest } = body;
-  const room = (options.maxModelLen ?? Infinity) - ids.length;
+  const room = (options.maxModelLen ?? Infinity) - prompt.ids.length - ids.length;
   if (room < 1) return null;
   const asked = body.max_tokens ?? room;
   const logprobs = chat.kind === "text" ? { logprobs: 0 } : {};
   return { route: "v1/completions", body: { ...rest, ...logprobs, ...contextOf(prompt, ids, "prompt"), max_tokens: Math.min(asked, room) },
     fills: asked >= room };
 }
-
-/** The text of these ids, without special tokens. */
-export const textOf = async (ids) => (await askJson("detokenize", { tokens: ids, skip_special_tokens: true })).prompt;

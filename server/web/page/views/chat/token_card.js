@@ -28,8 +28,7 @@ export function TokenCard({ branch, place, sampling, onForce, onClose }) {
   const [text, logprob] = pieces[place];
   const { temperature, top_p: topP, top_k: topK } = sampling;
   const body = {
-    ...contextOf(prompt, [...prompt.ids, ...ids.slice(0, place)], "input"),
-    ...(interventions ? { interventions } : {}),
+    ...contextOf(prompt, ids.slice(0, place), "input", interventions),
     temperatures: [1, temperature],
     top_p: topP,
     top_k: topK,

@@ -3,13 +3,16 @@
 /**
  * A conversation is {id, kind, title, system, settings, updated, turns, chosen}. kind: "chat" or "text". turns: [{id, parent, role, text,
  * ...}] in order of creation; parent: the id of the turn before, 0 for the first one. Turns with one parent and one role are versions of
- * each other. chosen: by a parent's id, the shown version. In a text the user's turns are pieces of the text, the assistant's turns their
- * continuations. A turn of the user has `files` [{name, text}]; of the assistant `reasoning`, `calls` [{id, name, arguments}], `ids` (token
- * ids), in a text `pieces` [[text, logprob]], `forced` [place, count, place, ...] of tokens that the reader chose, `seed`, `end` {reason,
- * message} and speeds; of a tool `call`, the id of the call.
+ * each other. chosen: by a parent's id, the shown version. In a text the user's turns are pieces of it, the assistant's continue it.
+ * user: `files` [{name, text}]. assistant: `reasoning`, `calls` [{id, name, arguments}], `ids` (token ids), in a text `pieces` [[text,
+ * logprob]], `forced` [place, count, place, ...] of tokens that the reader chose, `seed`, `changes` (interventions as JSON), `twin` (the
+ * id of the version without them), `end` {reason, message}, speeds. tool: `call`, the id of the call.
  */
 export const newConversation = (kind, settings = {}) =>
   ({ id: kind, kind, title: "", system: "", settings, updated: Date.now(), turns: [], chosen: {} });
+
+/** The interventions with which the model wrote a turn. */
+export const changesOf = ({ changes }) => (changes ? JSON.parse(changes) : []);
 
 /** The shown turns, from the first to the last. */
 export function pathOf({ turns, chosen }) {

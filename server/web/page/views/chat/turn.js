@@ -22,10 +22,7 @@ export function useCode() {
   return useStore(code);
 }
 
-/**
- * turn, shown: the text before it in a text; isLast; actions: see conversation.js; more: {chat, model, maxModelLen, isPair, interventions,
- * sampling, seed, isXRay, isBusy}.
- */
+/** shown: the text before the turn in a text; actions: see conversation.js; more: {chat, model, isPair, sampling, seed, isXRay, isBusy}. */
 export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, more }) {
   const { chat, isBusy } = more;
   const [isEdited, setEdited] = useState(false);
@@ -49,7 +46,7 @@ export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, m
       <span class="unseen">The model reads the conversation…</span><i></i><i></i><i></i></p>`}`;
   const twin = turn.twin && chat.turns.find(({ id }) => id === turn.twin);
   return html`<article class=${classes("turn", `of-${turn.role}`, isLast && "is-last")} aria-label=${name}>
-    ${isAnswer && !isText && html`<p class="turn-name">${name}${turn.isChanged && html` <span>edited model</span>`}</p>`}
+    ${isAnswer && !isText && html`<p class="turn-name">${name}${turn.changes && html` <span>edited model</span>`}</p>`}
     ${twin ? html`<div class="columns"><section class="card side"><h2>Before</h2>${xray(twin)}</section>
       <section class="card side"><h2>After</h2>${content}</section></div>` : content}
     ${!isLive && html`<${Ending} turn=${turn} isOpen=${isLast && !isBusy && !saved} isText=${isText} actions=${actions} />
@@ -148,18 +145,17 @@ function Editor({ turn, onSave, onClose }) {
   const field = useRef(null);
   useEffect(() => field.current.focus(), []);
   const isUser = turn.role === "user";
-  const onKeyDown = (event) => {
-    if (event.key === "Escape") onClose();
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || !isUser) return;
+  const save = (event) => {
     event.preventDefault();
     onSave(text);
   };
-  return html`<form class="turn-editor" onSubmit=${(event) => {
-    event.preventDefault();
-    onSave(text);
-  }}><label><span class="unseen">The turn's text</span>
+  const onKeyDown = (event) => {
+    if (event.key === "Escape") onClose();
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && isUser) save(event);
+  };
+  return html`<form class="turn-editor" onSubmit=${save}><label><span class="unseen">The turn's text</span>
       <textarea ref=${field} value=${text} rows=${Math.min(16, text.split("\n").length + 1)}
-        onInput=${(event) => setText(event.target.value)} onKeyDown=${onKeyDown}></textarea></label>
+        onInput=${({ target }) => setText(target.value)} onKeyDown=${onKeyDown}></textarea></label>
     <button type="button" onClick=${onClose}>Cancel</button>
     <button type="submit" class="primary" disabled=${text.trim() === ""}>${isUser ? "Send" : "Save"}</button></form>`;
 }
@@ -173,6 +169,6 @@ function Results({ turn, onReply }) {
   };
   return html`<form class="turn-editor" onSubmit=${send}>${turn.calls.map(({ id, name }) => html`<label>Result of ${name}
     <textarea rows="2" required value=${results[id] ?? ""}
-      onInput=${(event) => setResults({ ...results, [id]: event.target.value })}></textarea></label>`)}
+      onInput=${({ target }) => setResults({ ...results, [id]: target.value })}></textarea></label>`)}
     <button type="submit" class="primary">Send the ${turn.calls.length > 1 ? "results" : "result"}</button></form>`;
 }

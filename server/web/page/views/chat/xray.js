@@ -9,7 +9,7 @@ import { hideTooltip, showTooltip } from "../../parts/tooltip.js";
 import { Prose } from "./prose.js";
 import { contextOf, idsOf, readPrompt } from "./requests.js";
 import { TokenCard } from "./token_card.js";
-import { pathTo } from "./tree.js";
+import { changesOf, pathTo } from "./tree.js";
 
 const ALTERNATIVES = 5;
 const POINTED_MS = 120; // until alternatives are requested
@@ -24,8 +24,7 @@ function withoutEnd(pieces, text) {
 async function readPieces(_, { request, turn, interventions }, options) {
   const prompt = await readPrompt("", request, options);
   const ids = await idsOf(turn, request.model, options); // another model has other tokens
-  const changes = interventions ? { interventions } : {};
-  const body = { ...contextOf(prompt, [...prompt.ids, ...ids], "prompt"), echo: true, max_tokens: 0, logprobs: 0, ...changes };
+  const body = { ...contextOf(prompt, ids, "prompt", interventions), echo: true, max_tokens: 0, logprobs: 0 };
   const { choices: [{ logprobs }] } = await askJson("v1/completions", body, options);
   return { pieces: ids.map((_id, i) => ["tokens", "token_logprobs"].map((name) => logprobs[name][prompt.ids.length + i])), ids };
 }
@@ -33,7 +32,7 @@ async function readPieces(_, { request, turn, interventions }, options) {
 /** more: as of a turn; shown: the text before it; onFork(place, [{id, text, logprob}], ids): continue after these ids and tokens. */
 export function XRay({ turn, shown = "", more, hasKey, onFork }) {
   const { chat, model, isPair, sampling } = more;
-  const interventions = turn.isChanged && more.interventions.length ? more.interventions : null;
+  const interventions = changesOf(turn);
   const request = useMemo(() => {
     const { kind, system, settings } = chat;
     return { chat: { kind, system, settings }, turns: pathTo(chat, turn.parent), model, isPair };
@@ -86,8 +85,7 @@ function usePointed(box, { prompt, ids, interventions }, isOff) {
     const place = Array.from(box.current.querySelectorAll(".prose .written")).indexOf(chip);
     const { signal } = (now.abort = new AbortController());
     now.timer = setTimeout(async () => {
-      const context = contextOf(prompt, [...prompt.ids, ...ids.slice(0, place)], "input");
-      const body = { ...context, num_tokens: ALTERNATIVES, ...(interventions ? { interventions } : {}) };
+      const body = { ...contextOf(prompt, ids.slice(0, place), "input", interventions), num_tokens: ALTERNATIVES };
       const answer = await askJson("v1/next", body, { signal, isKept: false }).catch(() => null);
       if (!answer || signal.aborted) return;
       const at = chip.getBoundingClientRect();
