@@ -35,7 +35,7 @@ function useUnsent(id) {
   return { text: isShared ? shared : text, files, set };
 }
 
-/** id: the conversation's, whose unsent message is kept; label: of the field; dropped: files that were dropped on the view, or null. */
+/** id: the conversation's; label: of the field; dropped: files that were dropped on the view, or null; onSend({text, files}). */
 export function Composer({ id, kind, label, isBusy, onSend, onStop, dropped, onTaken }) {
   const { text, files, set } = useUnsent(id);
   const isText = kind === "text";

@@ -26,7 +26,7 @@ export function characterOf(name) {
 const words = (text) => Object.fromEntries(Array.from(text.matchAll(/(\S+) (\S+)/g), ([, name, sign]) => [name, sign]));
 const list = (text) => new Set(text.split(/\s+/));
 
-// commands whose character has another name in HTML
+// commands with another name in HTML
 const OTHERS = words(`epsilon ϵ varepsilon ε phi ϕ varphi φ infty ∞ partial ∂ degree ° cdot ⋅ ast ∗ star ⋆ circ ∘ bullet ∙ land ∧ lor ∨
   neg ¬ lnot ¬ neq ≠ exists ∃ to → implies ⟹ iff ⟺ vdots ⋮ cdots ⋯ ldots … dots … ddots ⋱ lVert ‖ rVert ‖ lvert | rvert | blacksquare ■
   iint ∬ gets ← colon :`);

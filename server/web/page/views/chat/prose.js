@@ -30,7 +30,7 @@ export function Prose({ pieces, forced, shown, picked, onPick, hasKey }) {
     if (picked !== null) box.current.querySelector(".picked")?.scrollIntoView({ block: "nearest" });
   }, [picked]);
   const within = (place, begin, end) => (place !== null && place >= begin && place < end ? place : null);
-  return html`<div class=${classes("prose", isCode && "code")} ref=${box} role="group" aria-label="What was written" onKeyDown=${onKeyDown}>
+  return html`<div class=${classes("prose", isCode && "code")} ref=${box} role="group" aria-label="Tokens" onKeyDown=${onKeyDown}>
     <span class="prompt">${shown}</span>
     ${wordsOf(pieces).map(([begin, end]) => html`<${Word} key=${begin} pieces=${pieces.slice(begin, end)} begin=${begin} forced=${forced}
       picked=${within(picked, begin, end)} focusable=${within(picked ?? 0, begin, end)} onPick=${pick} />`)}

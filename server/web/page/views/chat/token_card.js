@@ -93,8 +93,7 @@ function LookAt({ prompt, ids, place }) {
       onClick=${() => select({ view, ...data.selection })}>${title}</button>`)}
   </fieldset>
   ${data && !data.isSame &&
-  html`<p class="hint">When it is read again, this text is cut into other tokens than those that were written one by one; the
-    views show the row next to it.</p>`}
+  html`<p class="hint">The views read this text as other tokens than the model wrote, and show the row next to it.</p>`}
   <${Problem} error=${error} />`;
 }
 
