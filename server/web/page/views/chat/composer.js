@@ -43,7 +43,9 @@ export function Composer({ id, kind, label, isBusy, onSend, onStop, dropped, onT
   const field = useRef(null);
   const picker = useRef(null);
   const { chat_draft: given } = useSelection();
-  useEffect(() => field.current.focus({ preventScroll: true }), [id]);
+  useEffect(() => { // a lesson keeps the focus
+    if (!document.activeElement?.closest("[role=dialog]")) field.current.focus({ preventScroll: true });
+  }, [id]);
   useEffect(() => {
     if (given === "") return;
     set({ text: given });
