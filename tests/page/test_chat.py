@@ -105,6 +105,27 @@ def test_an_answer_is_stopped_and_goes_on_where_it_was(page: Page, server: Serve
     expect(answers(page)).to_have_count(1)
 
 
+def test_escape_stops_an_answer_wherever_the_focus_is(page: Page, server: Server) -> None:
+    open_chat(page, server)
+    settings(page, Most_tokens="400")
+    send(page, "One?")
+    with slow_answers(page):
+        answers(page).get_by_role("button", name="Regenerate").click()
+        expect(answers(page).locator(".markdown")).to_be_visible()
+        page.keyboard.press("Escape")
+    expect(answers(page)).to_contain_text("Stopped by you.")
+
+
+def test_a_question_without_an_answer_is_answered(page: Page, server: Server) -> None:
+    open_chat(page, server)
+    script = Scripted(page, stream_of("Paris."), stream_of("Lyon."))
+    send(page, "France?")
+    answers(page).get_by_role("button", name="Delete from here").click()
+    page.get_by_role("button", name="Answer", exact=True).click()
+    expect(answers(page).locator(".markdown")).to_have_text("Lyon.")
+    assert script.bodies[0]["messages"] == script.bodies[1]["messages"]
+
+
 def test_turns_are_edited_deleted_and_brought_back(page: Page, server: Server) -> None:
     open_chat(page, server)
     script = Scripted(page, *(stream_of(text) for text in ("Paris.", "Madrid.", "Rome.")))

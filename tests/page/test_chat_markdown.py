@@ -11,7 +11,8 @@ from tests.support.processes import Server
 
 TEXT = r"""# Title
 
-Some **bold**, *slanted*, ~~struck~~, `a < b`, a [link](https://example.com/?a=1&b=2) &amp; &copy; &#8594; &nope; a sum $\sum_{i=1}^n x_i^2$.
+Some **bold**, *slanted*, ~~struck~~, `a < b`, a [link](https://example.com/?a=1&b=2)
+&amp; &copy; &#8594; &nope; a sum $\sum_{i=1}^n x_i^2$.
 
 1. one
    - inner

@@ -112,6 +112,9 @@ def test_a_saved_conversation_shows_its_turns(page: Page, server: Server, opened
         expect(alone.locator(".turn.of-user")).to_contain_text("France?")
         expect(alone.locator(".markdown strong")).to_have_text("Paris")
         expect(alone.locator("#message, .chat-list")).to_have_count(0)
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Server").click()
+    settle(page)
+    assert "France?" not in save(page, tmp_path).read_text(encoding="utf-8"), "another view's file has no conversation"
 
 
 def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_markup(

@@ -7,7 +7,7 @@ import { seenOf } from "../../core/seen.js";
 import { select, state } from "../../core/state.js";
 import { Store } from "../../core/store.js";
 import { readChat } from "./files.js";
-import { contains, newConversation, pathOf } from "./tree.js";
+import { newConversation, pathOf } from "./tree.js";
 
 /** Whether conversations outlast the page. */
 export const isStored = !saved && !isFramed;
@@ -146,9 +146,6 @@ export function remove(ids) {
   if (unstored.size === 0) change({ problem: "" });
   if (gone.has(history.value.current)) open("");
 }
-
-/** The conversations with these words. */
-export const search = (chats, words) => (words.trim() === "" ? chats : chats.filter((chat) => contains(chat, words.trim())));
 
 let shown = null; // the conversation that the page shows
 export const noteShown = (chat) => (shown = chat);

@@ -6,9 +6,9 @@ import { select } from "../../core/state.js";
 import { Problem } from "../../parts/problem.js";
 import { Menu } from "../../parts/tools.js";
 import { asFile, readFile } from "./files.js";
-import { add, isStored, open, remove, search, shareBeginning, update } from "./history.js";
+import { add, isStored, open, remove, shareBeginning, update } from "./history.js";
 import { Icon } from "./icon.js";
-import { titleOf } from "./tree.js";
+import { contains, titleOf } from "./tree.js";
 
 const SHOWN = 200; // conversations that are listed at once
 
@@ -20,7 +20,7 @@ export function ChatList({ kind, chats: all, current, onOpened }) {
   const [isClearing, setClearing] = useState(false);
   const picker = useRef(null);
   const chats = all.filter((chat) => chat.kind === kind);
-  const found = search(chats, words);
+  const found = chats.filter((chat) => contains(chat, words.trim()));
   const choose = (chat) => {
     open(chat?.id ?? "");
     if (chat) {
