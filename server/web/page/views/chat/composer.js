@@ -23,7 +23,7 @@ async function readText(file) {
 
 /** {text, files, set(changes)}: the unsent message of a conversation. The message of a new text is the page's text. */
 function useUnsent(id) {
-  const { text: shared } = useSelection();
+  const { text: shared, chat_draft: given } = useSelection();
   const [, setVersion] = useState(0);
   const isShared = id === "text";
   const { text, files } = drafts.get(id) ?? EMPTY;
@@ -32,6 +32,11 @@ function useUnsent(id) {
     drafts.set(id, { ...EMPTY, ...drafts.get(id), ...changes });
     setVersion((version) => version + 1);
   };
+  useEffect(() => { // the question of another view
+    if (given === "") return;
+    set({ text: given });
+    select({ chat_draft: "" });
+  }, [given]);
   return { text: isShared ? shared : text, files, set };
 }
 
@@ -42,15 +47,9 @@ export function Composer({ id, kind, label, isBusy, onSend, onStop, dropped, onT
   const [problem, setProblem] = useState(null);
   const field = useRef(null);
   const picker = useRef(null);
-  const { chat_draft: given } = useSelection();
   useEffect(() => { // a lesson keeps the focus
     if (!document.activeElement?.closest("[role=dialog]")) field.current.focus({ preventScroll: true });
   }, [id]);
-  useEffect(() => {
-    if (given === "") return;
-    set({ text: given });
-    select({ chat_draft: "" });
-  }, [given]);
   useLayoutEffect(() => { // the height of the text
     const { style } = field.current;
     style.height = "auto";
