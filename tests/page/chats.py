@@ -4,9 +4,11 @@ import json
 import re
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from playwright.sync_api import Locator, Page, Route, expect
 
+from tests.page.conftest import TEXT, take_precision
 from tests.support.processes import Server
 
 ROUTE = "**/v1/chat/completions"
@@ -20,6 +22,34 @@ def open_chat(page: Page, server: Server, **state: str) -> Page:
     page.goto(f"{server.url}/#view=chat" + "".join(f"&{name}={value}" for name, value in state.items()))
     expect(page.locator("#message")).to_be_focused()
     return page
+
+
+def open_text(page: Page, server: Server, **state: Any) -> Page:
+    """Open the mode Text of the view with an empty history; the field has the text."""
+    take_precision(server)
+    page.goto(f"{server.url}/#view=server")
+    page.evaluate("localStorage.clear(); sessionStorage.clear()")
+    page.goto("about:blank")
+    page.goto(f"{server.url}/#{urlencode({'view': 'chat', 'chat_mode': 'text', 'text': TEXT, **state})}")
+    expect(page.locator("#message")).to_be_focused()
+    return page
+
+
+def begin_text(page: Page, text: str) -> None:
+    """Begin another text."""
+    page.get_by_role("button", name="New text", exact=True).click()
+    page.locator("#message").fill(text)
+
+
+def write(page: Page) -> None:
+    """Let the model continue the text in the field, and wait for the end."""
+    page.locator("#write").click()
+    expect(page.get_by_role("button", name="Continue", exact=True)).to_be_visible()
+
+
+def chips(page: Page) -> list[str]:
+    """Return the tokens of a continued text as they are shown, in order."""
+    return page.locator(".prose button").all_inner_texts()
 
 
 def settings(page: Page, **fields: str) -> None:

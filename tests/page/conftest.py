@@ -183,6 +183,8 @@ class Tab:
         for other in page.context.pages:
             if other is not page:
                 other.close()
+        if page.url.startswith("http"):
+            page.evaluate("localStorage.clear(); sessionStorage.clear()")  # texts that were written, above all
         if not self._is_kept:
             page.goto("about:blank")
         page.unroute_all(behavior="ignoreErrors")  # requests that the page sends in advance may still be running

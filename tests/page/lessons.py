@@ -65,7 +65,7 @@ def known_views() -> frozenset[str]:
 def known_fields() -> frozenset[str]:
     """Return the names of the address's fields."""
     state = (PAGE / "core" / "state.js").read_text(encoding="utf-8")
-    return frozenset(re.findall(r"^  (\w+): (?:text|integer|number|choice|flag)\(", state, re.MULTILINE))
+    return frozenset(re.findall(r"^  (\w+): (?:text|integer|optional|number|choice|flag)\(", state, re.MULTILINE))
 
 
 NAMED = {"title", "about", "text", "values", "steps"}

@@ -195,7 +195,7 @@ def test_no_word_of_a_long_text_is_struck_through(open_view: Open, side: str) ->
 def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
     open_view: Open, server: Server
 ) -> None:
-    """Use the options of Write: top-k 1, with which the likeliest token is drawn at any temperature."""
+    """Use the options of the mode Text: top-k 1, with which the likeliest token is drawn at any temperature."""
     options = {"write_temperature": 2, "write_top_k": 1, "write_max_tokens": 12}
     page = open_view("attention", layer=4, head=7, key=0, **options)
     open_rows(page)

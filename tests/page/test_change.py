@@ -260,16 +260,21 @@ def test_the_keyboard_alone_opens_changes_and_closes(open_view: Open) -> None:
 def test_the_text_goes_on_with_and_without_the_change_side_by_side(open_view: Open, server: Server) -> None:
     page = open_view("chat", chat_mode="text", change="zero_mlp_l1", write_temperature=0, write_max_tokens=6)
     page.locator("#write").click()
-    expect(page.locator("#go-on")).to_be_visible()
+    expect(page.get_by_role("button", name="Continue", exact=True)).to_be_visible()
     changed = [{"point": "blocks.1.hook_mlp_out", "op": "scale", "value": 0}]
     texts = []
     for name, more in (("Before", {}), ("After", {"interventions": changed})):
         body = {"prompt": TEXT, "max_tokens": 6, "temperature": 0, **more}
         texts.append(ask(server, "/v1/completions", body)["choices"][0]["text"])
-        card = page.locator("section.story", has=page.get_by_role("heading", name=name))
+        card = page.locator("section.side", has=page.get_by_role("heading", name=name))
         expect(card.locator(".prose button").last).to_have_text(re.compile(re.escape(texts[-1].split()[-1])))
         assert card.locator(".prose").inner_text().replace("\n", " ").endswith(texts[-1].strip())
     assert texts[0] != texts[1]
+    page.evaluate("location.hash = location.hash.replace('zero_mlp_l1', '')")
+    with page.expect_request("**/v1/completions") as request:
+        page.get_by_role("button", name="Continue", exact=True).click()
+    own = [{"point": "hook_mlp_out", "layer": 1, "op": "zero"}]
+    assert request.value.post_data_json["interventions"] == own, "a text keeps the changes that wrote it"
 
 
 def test_the_drawer_is_missing_where_nothing_would_change_and_says_so(open_view: Open) -> None:

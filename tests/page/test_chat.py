@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.page.chats import ROUTE, Scripted, answers, ended, event, open_chat, send, settings, stream_of
+from tests.page.chats import ROUTE, Scripted, answers, ended, event, open_chat, send, settings, stream_of, write
 from tests.page.conftest import KEY, PATIENCE_MS, ask, new_page, slow_answers, wait_until
 from tests.support.processes import Server
 
@@ -103,6 +103,27 @@ def test_an_answer_is_stopped_and_goes_on_where_it_was(page: Page, server: Serve
     assert after.split()[: len(before.split()) - 1] == before.split()[:-1]
     assert len(after) > len(before)
     expect(answers(page)).to_have_count(1)
+
+
+def test_escape_stops_an_answer_wherever_the_focus_is(page: Page, server: Server) -> None:
+    open_chat(page, server)
+    settings(page, Most_tokens="400")
+    send(page, "One?")
+    with slow_answers(page):
+        answers(page).get_by_role("button", name="Regenerate").click()
+        expect(answers(page).locator(".markdown")).to_be_visible()
+        page.keyboard.press("Escape")
+    expect(answers(page)).to_contain_text("Stopped by you.")
+
+
+def test_a_question_without_an_answer_is_answered(page: Page, server: Server) -> None:
+    open_chat(page, server)
+    script = Scripted(page, stream_of("Paris."), stream_of("Lyon."))
+    send(page, "France?")
+    answers(page).get_by_role("button", name="Delete from here").click()
+    page.get_by_role("button", name="Answer", exact=True).click()
+    expect(answers(page).locator(".markdown")).to_have_text("Lyon.")
+    assert script.bodies[0]["messages"] == script.bodies[1]["messages"]
 
 
 def test_turns_are_edited_deleted_and_brought_back(page: Page, server: Server) -> None:
@@ -406,6 +427,6 @@ def test_a_model_without_a_chat_template_continues_texts(page: Page, family: str
     server = family_server(family)
     assert not ask(server, "/v1/capabilities")["chat"]
     page.goto(f"{server.url}/#view=chat&text=The+old+king&write_max_tokens=4")
-    page.locator("#write").click()
+    write(page)
     expect(page.locator(".prose button")).to_have_count(4)
     expect(page.get_by_role("button", name="Chat", exact=True)).to_have_count(0)

@@ -193,10 +193,10 @@ def test_names_of_the_language_in_a_file_are_only_names(page: Page, server: Serv
         '"settings": {}', '"settings": {"__proto__": 1, "constructor": "x"}'
     )
     imported(page, {"format": "lightwell conversations", "conversations": json.loads(text)})
-    expect(page.locator(".turn.of-user")).to_have_text("Hello?")
+    expect(page.locator(".bubble")).to_have_text("Hello?")
     assert page.evaluate("({}).polluted === undefined && Object.keys(localStorage).length === 1")
     page.reload()
-    expect(page.locator(".turn.of-user")).to_have_text("Hello?")
+    expect(page.locator(".bubble")).to_have_text("Hello?")
 
 
 def test_a_damaged_entry_of_the_storage_is_left_out(page: Page, server: Server) -> None:

@@ -11,7 +11,8 @@ from tests.support.processes import Server
 
 TEXT = r"""# Title
 
-Some **bold**, *slanted*, ~~struck~~, `a < b`, a [link](https://example.com/?a=1&b=2) &amp; a sum $\sum_{i=1}^n x_i^2$.
+Some **bold**, *slanted*, ~~struck~~, `a < b`, a [link](https://example.com/?a=1&b=2)
+&amp; &copy; &#8594; &nope; a sum $\sum_{i=1}^n x_i^2$.
 
 1. one
    - inner
@@ -57,6 +58,7 @@ def test_markdown_becomes_elements(page: Page, server: Server) -> None:
     expect(shown.locator("blockquote")).to_have_text("quoted")
     expect(shown.locator("td")).to_have_text(["a", "1"])
     expect(shown.locator("td").last).to_have_css("text-align", "right")
+    expect(shown.locator("p").first).to_contain_text("& © → &nope; a sum")
     link = shown.get_by_role("link", name="link", exact=True)
     expect(link).to_have_attribute("href", "https://example.com/?a=1&b=2")
     expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
@@ -108,6 +110,23 @@ SAME = """async (text) => {
   const kinds = new Growing().read(text, true).filter(({ type }) => type !== "space" && type !== "def");
   return shown.children.length === kinds.length && shown.textContent.length > 0;
 }"""
+
+
+FORMULAS = {
+    r"\alpha + \varphi \not= \infty": "α+φ≠∞",
+    r"\mathbb{R} \otimes \gtrsim \nope": "ℝ⊗≳\\nope",
+    r"\lim_{x \to 0} \sqrt[3]{x}": "limx→0x3",
+    r"f'(x) = \left\{ \binom{n}{k} \right.": "f′(x)={(nk)",
+    r"\hat y \ldots \lVert \text{a $b$}\rVert": "y^…‖a $b$‖",
+}
+"""Formulas and the text of their MathML."""
+
+
+def test_formulas_have_the_characters_of_their_commands(page: Page, server: Server) -> None:
+    open_chat(page, server)
+    Scripted(page, stream_of("\n\n".join(f"\\({formula}\\)" for formula in FORMULAS)))
+    send(page, "Show me")
+    expect(answers(page).locator("math")).to_have_text([*FORMULAS.values()])
 
 
 def test_markdown_has_no_barrier(open_page: Page, server: Server) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from playwright.sync_api import Locator, Page, expect
 
 from tests.page.chats import answers, ended, open_chat, send, settings
-from tests.page.conftest import ask, box_of, percent, settle, take_precision
+from tests.page.conftest import ask, box_of, percent, settle, slow_answers, take_precision
 from tests.support.processes import Server
 
 QUESTION = "Once upon a time"
@@ -69,6 +69,19 @@ def test_a_click_on_an_alternative_goes_on_from_there_as_a_new_version(page: Pag
     assert " ".join(answers(page).locator(".markdown").inner_text().split()) == " ".join(f"{begun}{name}{text}".split())
     page.get_by_role("button", name="Version before").press("Enter")
     expect(page.get_by_label("Version 1 of 2")).to_be_visible()
+
+
+def test_an_answer_stays_in_x_ray_while_another_one_is_written(page: Page, server: Server) -> None:
+    opened(page, server)
+    settings(page, Most_tokens="400")
+    with slow_answers(page):
+        page.locator("#message").fill("And then?")
+        page.keyboard.press("Enter")
+        expect(answers(page)).to_have_count(2)
+        expect(answers(page).nth(1).locator(".markdown")).to_be_visible()
+        expect(chips(page)).to_have_count(9)
+        page.keyboard.press("Escape")
+    ended(page)
 
 
 def test_forks_of_forks_stay_in_the_order_in_which_they_were_made(page: Page, server: Server) -> None:

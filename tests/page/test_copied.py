@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.page.chats import write
 from tests.page.conftest import KEY as SECRET
 from tests.page.conftest import Open, percent, sent_to, settle, wait_until
 from tests.support.processes import Server
@@ -191,8 +192,7 @@ def test_what_a_view_copies_gives_its_numbers(open_view: Open, view: str) -> Non
 def test_what_is_written_and_why_is_copied(open_view: Open) -> None:
     page = open_view("chat", chat_mode="text", **STATE)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.locator("#write").click()
-    expect(page.locator("#go-on")).to_be_visible()
+    write(page)
     told = page.locator(".prose").inner_text()
     menus = page.get_by_role("button", name="Copy as…")
     answer = json.loads(output_of("bash", "-c", copied(page, menus.first, "curl")))
@@ -240,6 +240,6 @@ def test_copying_works_where_browsers_lend_no_clipboard(page: Page, server: Serv
     expect(page.get_by_text("Copied")).to_have_count(1)
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
     page.get_by_role("button", name="Text", exact=True).click()
-    page.locator("#prompt").fill("")
-    page.locator("#prompt").press("Control+v")
-    assert page.locator("#prompt").input_value().startswith(f"curl -s '{outer}/v1/lens' --json")
+    page.locator("#message").fill("")
+    page.locator("#message").press("Control+v")
+    assert page.locator("#message").input_value().startswith(f"curl -s '{outer}/v1/lens' --json")

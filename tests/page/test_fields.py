@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("kept_page")
 FIELDS = [
     ("contributions", "Next word", "girl", "contributions_target"),
     ("lens", "Follow", "fox", "lens_target"),
-    ("chat", "tokens", "7", "write_max_tokens"),
+    ("chat", "Most tokens", "7", "write_max_tokens"),
 ]
 
 
@@ -27,6 +27,8 @@ def test_what_is_typed_stays_while_answers_are_drawn(
 ) -> None:
     """Check that an answer that draws the field again before Enter does not discard the typed text."""
     page = open_view(view, query=8, chat_mode="text")
+    if view == "chat":
+        page.get_by_role("button", name="Settings", exact=True).click()
     field = page.get_by_label(label, exact=True)
     before = field.input_value()
     field.click()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
+from tests.page.chats import write
 from tests.page.conftest import TEXT, ask, box_of, model_folder, requests_of, settle, show, written
 from tests.page.test_accessibility import nameless, serious
 from tests.page.test_copied import copied
@@ -182,10 +183,9 @@ def test_requests_of_the_previous_model_end(page: Page, models: Server) -> None:
     expect(page.locator(".problem")).to_have_count(0)
 
 
-def test_each_model_keeps_the_texts_that_it_wrote(page: Page, models: Server) -> None:
+def test_a_text_is_open_again_with_the_model_that_wrote_it(page: Page, models: Server) -> None:
     show(page, models, "chat", chat_mode="text", write_max_tokens=4)
-    page.locator("#write").click()
-    expect(page.locator(".story")).to_contain_text("Stopped after 4 tokens")
+    write(page)
     text = page.locator(".prose").inner_text()
     choose(page, "reader")
     expect(page.locator(".lack")).to_contain_text("writes no text")

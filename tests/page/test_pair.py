@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.page.chats import write
 from tests.page.conftest import TEXT, Open, ask, family_server, settle, written
 from tests.support.processes import Server
 
@@ -114,8 +115,7 @@ def test_heads_are_scored_of_the_stack_that_is_chosen(open_view: Open, server: S
 
 def test_the_decoder_writes_and_its_next_token_is_the_apis(open_view: Open, server: Server) -> None:
     page = open_view("chat", chat_mode="text", write_seed=3, write_max_tokens=6)
-    page.locator("#write").click()
-    expect(page.get_by_role("button", name="Go on")).to_be_visible()
+    write(page)
     expect(page.locator(".prose button")).to_have_count(6)
     open_view("next", decoder=WRITTEN, query=2)
     body = {"input": TEXT, "decoder_input": WRITTEN, "position": 2}

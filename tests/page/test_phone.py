@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.page.chats import write
 from tests.page.conftest import Open, box_of, show
 from tests.page.test_accessibility import are_headings_in_order, nameless, opened_views, serious
 from tests.support.processes import Server
@@ -39,9 +40,8 @@ def test_every_control_is_large_enough_and_no_view_has_a_barrier_or_scrolls_side
     phone.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     phone.emulate_media(color_scheme="dark")
     show(phone, server, "chat", chat_mode="text", write_max_tokens=20)
-    phone.locator("#write").click()
+    write(phone)
     phone.locator(".prose button").nth(1).click()
-    expect(phone.locator("#go-on")).to_be_visible()
     phone.add_style_tag(content=NARROWED)
     for view in opened_views(phone):
         assert phone.evaluate("document.documentElement.scrollWidth") <= WIDTH, view
@@ -92,8 +92,7 @@ def test_the_weights_of_a_wide_table_stay_in_sight(phone: Page, open_view: Open)
 
 def test_the_card_of_a_tapped_token_is_on_the_screen_with_the_token(phone: Page, open_view: Open) -> None:
     open_view("chat", chat_mode="text", write_max_tokens=120, write_seed=7)
-    phone.locator("#write").click()
-    expect(phone.locator("#go-on")).to_be_visible()
+    write(phone)
     for place in (3, 60, 100):
         token = phone.locator(".prose button").nth(place)
         token.click()

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.page.chats import Scripted, answers, open_chat, send, stream_of
+from tests.page.chats import Scripted, answers, open_chat, send, stream_of, write
 from tests.page.conftest import FRAMING_ORIGIN, TEXT, VIEWS, Open, Tab, ask, new_page, settle, written
 from tests.page.test_accessibility import serious
 from tests.support.processes import Server
@@ -79,8 +79,7 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_p
     code of every view fits is tested in tests/server/dialects/test_one_file.py.
     """
     page = open_view("chat", chat_mode="text", write_max_tokens=4)
-    page.locator("#write").click()
-    expect(page.locator(".story")).to_contain_text("Stopped after 4 tokens")
+    write(page)
     story = page.locator(".prose").inner_text()
     files = {}
     views = page.get_by_role("navigation", name="Views").get_by_role("button")
@@ -113,6 +112,9 @@ def test_a_saved_conversation_shows_its_turns(page: Page, server: Server, opened
         expect(alone.locator(".turn.of-user")).to_contain_text("France?")
         expect(alone.locator(".markdown strong")).to_have_text("Paris")
         expect(alone.locator("#message, .chat-list")).to_have_count(0)
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Server").click()
+    settle(page)
+    assert "France?" not in save(page, tmp_path).read_text(encoding="utf-8"), "another view's file has no conversation"
 
 
 def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_markup(

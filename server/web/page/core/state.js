@@ -7,11 +7,17 @@ import { Store, useStore } from "./store.js";
 const field = (initial, read, write = String) => ({ initial, read, write });
 const text = (initial) => field(initial, (raw) => raw);
 const integer = (initial) => field(initial, (raw) => (/^-?\d{1,9}$/.test(raw) ? Number(raw) : initial));
-const positive = (initial) => field(initial, (raw) => (/^[1-9]\d{0,8}$/.test(raw) ? Number(raw) : initial));
 const number = (initial, low, high) => field(initial, (raw) =>
   (raw !== "" && Number.isFinite(Number(raw)) ? Math.min(high, Math.max(low, Number(raw))) : initial));
 const choice = (...values) => field(values[0], (raw) => (values.includes(raw) ? raw : values[0]));
 const flag = (initial) => field(initial, (raw) => raw === "1", (value) => (value ? "1" : "0"));
+/** A number that may be missing (null): the model's own value is used then. */
+const optional = (initial, low, high, { isWhole = false } = {}) => field(initial, (raw) => {
+  const value = Number(raw);
+  if (raw === "") return null;
+  if (!Number.isFinite(value) || (isWhole && (!Number.isSafeInteger(value) || value < low))) return initial;
+  return Math.min(high, Math.max(low, value));
+}, (value) => String(value ?? ""));
 
 // All fields of the state: shared ones first, then those of each view, named view_option.
 const FIELDS = {
@@ -25,11 +31,11 @@ const FIELDS = {
   query: integer(-1),
   key: integer(null), // null: none selected; core/strongest.js then selects a strong one
 
-  write_temperature: number(0.8, 0, 2),
-  write_top_p: number(1, 0, 1),
-  write_top_k: integer(0),
-  write_seed: text(""),
-  write_max_tokens: positive(60),
+  write_temperature: optional(0.8, 0, 100), // of continued texts; null: the model's own
+  write_top_p: optional(null, 1e-9, 1),
+  write_top_k: optional(null, -1, 2 ** 31 - 1, { isWhole: true }),
+  write_seed: optional(null, -(2 ** 53) + 1, 2 ** 53 - 1, { isWhole: true }),
+  write_max_tokens: optional(60, 1, 2 ** 31 - 1, { isWhole: true }),
 
   chat_mode: choice("chat", "text"), // text: the model continues a text, without the chat template
   chat_draft: text(""), // a message for the field; it is not sent

@@ -5,13 +5,24 @@ import { csvOfArray, npyBytes, saveBlob } from "../core/save.js";
 import { address } from "../core/state.js";
 import { SavedPicture } from "./picture.js";
 
+/** [said, run]: the message of an action, which is shown for a moment, and a function that runs one. */
+export function useSaid() {
+  const [said, setSaid] = useState("");
+  const timer = useRef(0);
+  const run = async (action) => {
+    setSaid(await Promise.resolve().then(action).then((message) => message ?? "", (error) => error.message));
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => setSaid(""), 2500);
+  };
+  return [said, run];
+}
+
 /** A button that opens a short list of actions: items: [{label, run}], or a function that returns them; null ones are left out. */
 export function Menu({ label, items, title }) {
   const [isOpen, setOpen] = useState(false);
-  const [said, setSaid] = useState("");
+  const [said, run] = useSaid();
   const element = useRef(null);
   const opener = useRef(null); // gets the focus again when the list is closed
-  const timer = useRef(0);
   useEffect(() => {
     if (!isOpen) return undefined;
     const close = (event) => {
@@ -29,23 +40,17 @@ export function Menu({ label, items, title }) {
       document.removeEventListener("keydown", close);
     };
   }, [isOpen]);
-  const run = async (item) => {
+  const pick = (item) => {
     opener.current.focus();
     setOpen(false);
-    try {
-      setSaid((await item.run()) ?? "");
-    } catch (error) {
-      setSaid(error.message);
-    }
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => setSaid(""), 2500);
+    run(item.run);
   };
   return html`<div class="menu" ref=${element}>
     <button type="button" class="quiet" ref=${opener} title=${title} aria-expanded=${isOpen}
       onClick=${() => setOpen(!isOpen)}>${label}</button>
     <span class="said" role="status">${said}</span>
     ${isOpen && html`<ul>${(typeof items === "function" ? items() : items).filter(Boolean).map((item) =>
-      html`<li><button type="button" onClick=${() => run(item)}>${item.label}</button></li>`)}</ul>`}
+      html`<li><button type="button" onClick=${() => pick(item)}>${item.label}</button></li>`)}</ul>`}
   </div>`;
 }
 

@@ -5,7 +5,6 @@ import { saved } from "../core/place.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
 import { Conversation } from "./chat/conversation.js";
-import { ContinuedText } from "./chat/text.js";
 
 const MODES = [["chat", "Chat"], ["text", "Text"]];
 
@@ -15,6 +14,5 @@ export function View() {
   const { chat_mode: mode } = useSelection();
   const modes = hasTemplate && !saved && html`<${Choices} label=${html`<span class="unseen">Mode</span>`} choices=${MODES} value=${mode}
     onPick=${(value) => select({ chat_mode: value }, { remember: true })} />`;
-  if (hasTemplate && mode === "chat") return html`<${Conversation} modes=${modes} />`;
-  return html`${modes && html`<div class="toolbar">${modes}</div>`}<${ContinuedText} />`;
+  return html`<${Conversation} kind=${hasTemplate ? mode : "text"} modes=${modes} />`;
 }

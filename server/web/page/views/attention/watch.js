@@ -2,7 +2,7 @@
 import { askStream } from "../../core/api.js";
 import { useEffect, useRef, useState } from "../../core/html.js";
 import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
-import { samplingOf, seedOf } from "../../core/sampling.js";
+import { samplingOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
 import { gridOf, maskOf, requestKind } from "./numbers.js";
 
@@ -89,10 +89,8 @@ export function useWatching() {
 function requestOf(selection, capabilities, { part, layer, head }) {
   const { input: prompt, ...others } = inputOf(selection, capabilities);
   const kind = selection.attention_kind === "norm" ? "pattern" : requestKind(selection.attention_kind);
-  const seed = seedOf(selection);
-  const drawn = { ...samplingOf(selection), max_tokens: selection.write_max_tokens, ...(seed === null ? {} : { seed }) };
   const attention = { part, layers: layer, heads: head, kind, encoding_format: "base64" };
-  return { prompt, ...others, ...drawn, attention };
+  return { prompt, ...others, ...samplingOf(selection), attention };
 }
 
 /** The rows so far: those from the text, then one for each new token. */

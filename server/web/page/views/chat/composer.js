@@ -3,6 +3,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../../core/h
 import { counted } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Problem } from "../../parts/problem.js";
+import { shareText } from "./history.js";
 import { IconButton } from "./icon.js";
 
 const MOST_FILES = 16;
@@ -20,52 +21,50 @@ async function readText(file) {
   return { name: file.name, text };
 }
 
-/** {draft, set(changes), latest}: the unsent message of a conversation; `latest.current.draft` may be newer than `draft`. */
+/** {text, files, set(changes)}: the unsent message of a conversation. The message of a new text is the page's text. */
 function useUnsent(id) {
-  const [draft, setDraft] = useState(drafts.get(id) ?? EMPTY);
-  const latest = useRef({ id, draft }); // keys may arrive before the next rendering
-  const show = (next) => {
-    latest.current = { id, draft: next };
-    setDraft(next);
-  };
+  const { text: shared, chat_draft: given } = useSelection();
+  const [, setVersion] = useState(0);
+  const isShared = id === "text";
+  const { text, files } = drafts.get(id) ?? EMPTY;
   const set = (changes) => {
-    const next = { ...latest.current.draft, ...changes };
-    drafts.set(id, next);
-    show(next);
+    if (isShared && "text" in changes) shareText(changes.text);
+    drafts.set(id, { ...EMPTY, ...drafts.get(id), ...changes });
+    setVersion((version) => version + 1);
   };
-  useLayoutEffect(() => {
-    if (latest.current.id !== id) show(drafts.get(id) ?? EMPTY);
-  }, [id]);
-  return { draft, set, latest };
-}
-
-/** id: the conversation's; dropped: files that were dropped on the view, or null; onSend({text, files}). */
-export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
-  const { draft, set, latest } = useUnsent(id);
-  const [problem, setProblem] = useState(null);
-  const field = useRef(null);
-  const picker = useRef(null);
-  const { chat_draft: given } = useSelection();
-  useEffect(() => field.current?.focus({ preventScroll: true }), [id]);
-  useEffect(() => {
+  useEffect(() => { // the question of another view
     if (given === "") return;
     set({ text: given });
     select({ chat_draft: "" });
   }, [given]);
+  return { text: isShared ? shared : text, files, set };
+}
+
+/** id: the conversation's; label: of the field; dropped: files that were dropped on the view, or null; onSend({text, files}). */
+export function Composer({ id, kind, label, isBusy, onSend, onStop, dropped, onTaken }) {
+  const { text, files, set } = useUnsent(id);
+  const isText = kind === "text";
+  const [problem, setProblem] = useState(null);
+  const field = useRef(null);
+  const picker = useRef(null);
+  useEffect(() => { // a lesson keeps the focus
+    if (!document.activeElement?.closest("[role=dialog]")) field.current.focus({ preventScroll: true });
+  }, [id]);
   useLayoutEffect(() => { // the height of the text
     const { style } = field.current;
     style.height = "auto";
     style.height = `${field.current.scrollHeight + 2}px`;
-  }, [draft.text]);
-  const attach = async (files) => {
+  }, [text]);
+  const attach = async (added) => {
     setProblem(null);
     try {
-      const read = await Promise.all(Array.from(files, readText));
-      const all = [...latest.current.draft.files, ...read];
+      const read = await Promise.all(Array.from(added, readText));
+      if (isText) return set({ text: field.current.value + read.map((file) => file.text).join("") });
+      const all = [...(drafts.get(id) ?? EMPTY).files, ...read];
       if (all.length > MOST_FILES) throw refused(`At most ${MOST_FILES} files are accepted.`);
-      set({ files: all });
+      return set({ files: all });
     } catch (error) {
-      setProblem(error);
+      return setProblem(error);
     }
   };
   useEffect(() => {
@@ -73,16 +72,15 @@ export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
     attach(dropped);
     onTaken();
   }, [dropped]);
-  const isEmpty = draft.text.trim() === "" && draft.files.length === 0;
+  const isEmpty = (isText ? text : text.trim()) === "" && files.length === 0;
   const send = () => {
-    if (isEmpty || isBusy) return;
-    const message = { text: draft.text.trim(), files: draft.files };
-    set(EMPTY);
-    drafts.delete(id);
+    const { value } = field.current; // keys may arrive before the next rendering
+    const message = { text: isText ? value : value.trim(), files };
+    if (isBusy || (message.text === "" && files.length === 0)) return;
+    if (id !== "text") set(EMPTY);
     onSend(message);
   };
   const onKeyDown = (event) => {
-    if (event.key === "Escape" && isBusy) onStop();
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     send();
@@ -92,21 +90,23 @@ export function Composer({ id, isBusy, onSend, onStop, dropped, onTaken }) {
     send();
   }}>
     <${Problem} error=${problem} isAction />
-    ${draft.files.length > 0 && html`<ul class="attached" aria-label="Files">${draft.files.map((file, i) => html`<li>${file.name}
+    ${files.length > 0 && html`<ul class="attached" aria-label="Files">${files.map((file, i) => html`<li>${file.name}
       <small>${counted(file.text.length, "character")}</small>
       <button type="button" class="quiet" aria-label=${`Remove ${file.name}`} onClick=${() =>
-        set({ files: draft.files.filter((_, place) => place !== i) })}>✕</button></li>`)}</ul>`}
+        set({ files: files.filter((_, place) => place !== i) })}>✕</button></li>`)}</ul>`}
     <div class="composer-row">
       <${IconButton} icon="attach" label="Attach text files" onClick=${() => picker.current.click()} />
       <input type="file" multiple hidden ref=${picker} onChange=${(event) => {
         attach(event.target.files);
         event.target.value = "";
       }} />
-      <label><span class="unseen">Message</span><textarea id="message" ref=${field} rows="1" placeholder="Message" value=${draft.text}
+      <label><span class="unseen">${label}</span><textarea id="message" ref=${field} rows="1" value=${text} spellcheck=${!isText}
+        placeholder=${!isText ? "Message" : id === "text" ? "The beginning of a text" : "More text"}
         onInput=${(event) => set({ text: event.target.value })} onKeyDown=${onKeyDown}></textarea></label>
       ${isBusy
         ? html`<${IconButton} icon="stop" label="Stop" class="round" onClick=${onStop} />`
-        : html`<${IconButton} icon="send" label="Send" class="round" disabled=${isEmpty} onClick=${send} />`}
+        : html`<${IconButton} icon="send" label=${isText ? "Write" : "Send"} id=${isText ? "write" : undefined}
+          class="round" disabled=${isEmpty} onClick=${send} />`}
     </div>
   </form>`;
 }

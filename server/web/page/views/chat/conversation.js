@@ -1,28 +1,29 @@
-// A conversation with the model: the list of conversations, the turns, the settings, the field for the next message.
-import { askJson } from "../../core/api.js";
+// A conversation with the model, or a text that it continues: the list of them, the turns, the settings, the field for the next message.
 import { classes, html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { inputOf, useCapabilities } from "../../core/model.js";
 import { saved } from "../../core/place.js";
-import { useSelection } from "../../core/state.js";
+import { samplingOf } from "../../core/sampling.js";
+import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
+import { textOf } from "../../core/texts.js";
 import { Problem } from "../../parts/problem.js";
+import { Term } from "../../parts/term.js";
 import { CopyMenu } from "../../parts/tools.js";
-import { answer, grow, live, requestOf, stop } from "./answer.js";
+import { addTurn, answer, answerOnBothSides, grow, live, stop } from "./answer.js";
 import { Composer } from "./composer.js";
-import { begin, chatNow, find, history, update } from "./history.js";
+import { begin, chatNow, find, history, noteShown, open, shareText, update } from "./history.js";
 import { Icon, IconButton } from "./icon.js";
-import { useCode } from "./later.js";
 import { ChatList } from "./list.js";
+import { requestOf } from "./requests.js";
 import { Settings } from "./settings.js";
-import { pathOf, titleOf, withChosen, withoutTurn, withTurn } from "./tree.js";
-import { Turn } from "./turn.js";
+import { pathOf, titleOf, withChosen, withoutTurn } from "./tree.js";
+import { Turn, useCode } from "./turn.js";
 
-const EXAMPLES = [
-  "What is the capital of France?",
-  "Explain attention in a transformer in three sentences.",
-  "Write a Python function that counts words.",
-  "Tell me a short story about a fox.",
-];
+const EXAMPLES = {
+  chat: ["What is the capital of France?", "Explain attention in a transformer in three sentences.",
+    "Write a Python function that counts words.", "Tell me a short story about a fox."],
+  text: ["Once upon a time there was a fox who", "The capital of France is", "def count_words(text):", "Roses are red,"],
+};
 
 /** Whether an answer of the conversation is written now; it changes at the beginning and the end only. */
 function useBusy(id) {
@@ -35,90 +36,118 @@ function useBusy(id) {
   return isBusy;
 }
 
-/** modes: the switch between chat and text, or null. */
-export function Conversation({ modes }) {
-  useCode();
+/** The open panel, "list" (on a phone) or "settings", and its setter. Escape closes it, or stops an answer. */
+function useSide(isBusy) {
+  const [side, setSide] = useState("");
+  useEffect(() => { // the focus may be anywhere: a clicked button is gone when the answer begins
+    const escape = (event) => event.key === "Escape" && (isBusy ? stop() : setSide(""));
+    addEventListener("keydown", escape);
+    return () => removeEventListener("keydown", escape);
+  }, [isBusy]);
+  return [side, setSide];
+}
+
+function useWholeWindow() {
   useLayoutEffect(() => {
     const { classList } = document.documentElement;
     classList.add("fills-window");
     return () => classList.remove("fills-window");
   }, []);
+}
+
+/** kind: "chat" or "text"; modes: the switch between them, or null. */
+export function Conversation({ kind, modes }) {
+  useCode();
+  useWholeWindow();
   const stored = useStore(history);
-  const chat = chatNow(stored);
+  const { text } = useSelection();
+  const chat = chatNow(stored, kind, text);
+  useEffect(() => {
+    noteShown(chat);
+    return () => noteShown(null);
+  }, [chat]);
   const isBusy = useBusy(chat.id);
-  const [side, setSide] = useState(""); // on a phone: the open panel; settings on any screen
-  const [isXRay, setXRay] = useState(false);
+  const [side, setSide] = useSide(isBusy);
+  const [isXRay, setXRay] = useState({ text: true });
   const [dropped, setDropped] = useState(null);
   const [problem, setProblem] = useState(null);
   const [undo, setUndo] = useState(null);
-  const options = useOptions();
+  const options = useOptions(kind);
   const turns = useMemo(() => pathOf(chat), [chat]);
   useEffect(() => setProblem(null), [chat.id]);
   const actions = useActions(chat.id, options, setProblem, setUndo);
-  const more = useMemo(() => {
-    return { chat, isBusy, isXRay, model: options.model, interventions: options.interventions, sampling: samplingOf(chat, options) };
-  }, [chat, isBusy, isXRay, options]);
+  const more = useMemo(() => ({ ...options, chat, isBusy, isXRay: isXRay[kind], ...samplerOf(chat, options) }),
+    [chat, isBusy, isXRay, options]);
   const turn = (name) => setSide(side === name ? "" : name);
-  const drop = (event) => {
-    event.preventDefault();
-    if (event.dataTransfer.files.length) setDropped(event.dataTransfer.files);
-  };
-  return html`<div class=${classes("chat", saved && "is-saved", side && `shows-${side}`)}
-    onDragOver=${(event) => event.preventDefault()} onDrop=${drop} onKeyDown=${(event) => event.key === "Escape" && setSide("")}>
+  const isText = kind === "text";
+  const isDraft = chat.id === kind;
+  // a piece of a text is shown with its continuation
+  const shown = isText ? turns.filter((one, i) => one.role !== "user" || turns[i + 1]?.role !== "assistant") : turns;
+  const before = (one) => (isText && turns.find(({ id, role }) => id === one.parent && role === "user")?.text) || "";
+  return html`<div class=${classes("chat", `is-${kind}`, saved && "is-saved", side && `shows-${side}`)}
+    onDragOver=${(event) => event.preventDefault()} onDrop=${(event) => {
+      event.preventDefault();
+      if (event.dataTransfer.files.length) setDropped(event.dataTransfer.files);
+    }}>
     ${!saved && html`<aside class="chat-side" aria-label="Conversations">
-      <${ChatList} chats=${stored.chats} current=${stored.current} onOpened=${() => setSide("")} /></aside>`}
+      <${ChatList} kind=${kind} chats=${stored.chats} current=${chat.id} onOpened=${() => setSide("")} /></aside>`}
     <section class="chat-main" aria-label="Conversation">
       <header class="chat-head">
         ${!saved && html`<${IconButton} icon="list" label="List of conversations" class="narrow"
           aria-expanded=${side === "list"} onClick=${() => turn("list")} />`}
         <h2>${titleOf(chat)}</h2>
         ${modes}
-        <${IconButton} icon="xray" label="X-ray of all answers: the probability of each token" aria-pressed=${isXRay}
-          onClick=${() => setXRay(!isXRay)} />
+        <${IconButton} icon="xray" label="X-ray of all answers: the probability of each token" aria-pressed=${Boolean(isXRay[kind])}
+          onClick=${() => setXRay({ ...isXRay, [kind]: !isXRay[kind] })} />
         <${IconButton} icon="settings" label="Settings" aria-expanded=${side === "settings"} onClick=${() => turn("settings")} />
-        <${CopyMenu} ...${copied(chat, turns, options)} />
+        <${CopyMenu} ...${copied(chat, turns.length ? turns : [{ role: "user", text: isText ? text : "" }], options)} />
       </header>
       ${stored.problem && html`<p class="chat-note" role="alert">${stored.problem}</p>`}
       <${Scroll} id=${chat.id} numTurns=${turns.length} isBusy=${isBusy}>
-        ${turns.length === 0 && html`<${Welcome} model=${options.model} onPick=${(text) => actions.send({ text, files: [] })} />`}
-        ${turns.map((one, i) => html`<${Turn} key=${`${chat.id} ${one.parent}`} turn=${one}
-          isLast=${i === turns.length - 1} actions=${actions} more=${more} />`)}
+        ${turns.length === 0 && html`<${Welcome} kind=${kind} model=${options.model} onPick=${actions.send} />`}
+        ${shown.map((one, i) => html`<${Turn} key=${`${chat.id} ${one.parent}`} turn=${one} shown=${before(one)}
+          isLast=${i === shown.length - 1} actions=${actions} more=${more} />`)}
       <//>
       <${Problem} error=${problem} isAction />
       ${undo && html`<p class="chat-note" role="status">Deleted. <button type="button" onClick=${() => {
         update(undo.id, () => undo);
         setUndo(null);
       }}>Undo</button></p>`}
-      ${!saved && html`<${Composer} id=${chat.id} isBusy=${isBusy} onSend=${actions.send} onStop=${stop} dropped=${dropped}
+      ${!saved && (isDraft || !options.isPair) && html`<${Composer} id=${chat.id} isBusy=${isBusy} onSend=${actions.send} onStop=${stop}
+        kind=${kind} label=${options.isPair ? "Text (the encoder reads it)" : isText ? "Text" : "Message"} dropped=${dropped}
         onTaken=${() => setDropped(null)} />`}
     </section>
     ${side === "settings" && html`<aside class="chat-options" aria-label="Settings"><header><h2>Settings</h2>
       <button type="button" class="quiet" aria-label="Close the settings" onClick=${() => setSide("")}>✕</button></header>
-      <${Settings} chat=${chat} /></aside>`}
+      <${Settings} chat=${chat} shared=${options.shared} /></aside>`}
     <${Announcer} />
   </div>`;
 }
 
-/** {model, maxModelLen, interventions}: of the requests. */
-function useOptions() {
+/** {model, maxModelLen, defaults, isPair, shared, interventions}: of the requests. */
+function useOptions(kind) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   return useMemo(() => ({
     model: capabilities.model,
     maxModelLen: capabilities.max_model_len,
     defaults: capabilities.default_sampling_params ?? {},
+    isPair: capabilities.kind === "encoder-decoder",
+    shared: kind === "text" ? samplingOf(selection) : {},
     interventions: inputOf(selection, capabilities).interventions ?? [],
-  }), [selection, capabilities]);
+  }), [kind, selection, capabilities]);
 }
 
-const samplingOf = ({ settings }, { defaults }) => {
-  const of = (name, other) => settings[name] ?? defaults[name] ?? other;
-  return { temperature: of("temperature", 1), top_p: of("top_p", 1), top_k: Math.max(0, of("top_k", 0)) };
-};
+/** {sampling, seed} of the next token of a conversation. */
+function samplerOf({ settings }, { defaults, shared }) {
+  const given = { temperature: 1, top_p: 1, top_k: 0, ...defaults, ...settings, ...shared };
+  const { temperature, top_p, top_k, seed } = given;
+  return { sampling: { temperature, top_p, top_k: Math.max(0, top_k) }, seed };
+}
 
 /** The request for the last answer, without it; it never fails. */
 function copied(chat, turns, options) {
-  const asked = turns.at(-1)?.role === "assistant" ? turns.slice(0, -1) : turns;
+  const asked = turns.at(-1).role === "assistant" ? turns.slice(0, -1) : turns;
   try {
     return requestOf(chat, asked, options);
   } catch {
@@ -131,54 +160,49 @@ function useActions(id, options, setProblem, setUndo) {
   const latest = useRef(null);
   latest.current = { id, options };
   return useMemo(() => {
-    const now = () => ({ ...latest.current, chat: find(latest.current.id) });
     const run = async (job) => {
       setProblem(null);
       setUndo(null);
-      await Promise.resolve().then(job).catch(setProblem);
+      await Promise.resolve().then(() => job(latest.current)).catch(setProblem);
     };
-    const addTurn = (chatId, turn) => {
-      let made = 0;
-      update(chatId, (chat) => {
-        const added = withTurn(chat, turn);
-        made = added.id;
-        return added.chat;
-      });
-      return made;
-    };
-    const userTurn = (parent, text, files = []) => ({ parent, role: "user", text, ...(files.length ? { files } : {}) });
+    const sayAs = (turn, text, files = []) => ({ parent: turn?.id ?? 0, role: "user", text, ...(files.length ? { files } : {}) });
     return {
-      send: ({ text, files }) => run(() => {
-        const chatId = begin();
-        const parent = pathOf(find(chatId)).at(-1)?.id ?? 0;
-        return answer(chatId, addTurn(chatId, userTurn(parent, text, files)), latest.current.options);
+      send: ({ text, files }) => run((now) => {
+        const chatId = begin(now.id);
+        return answerOnBothSides(chatId, addTurn(chatId, sayAs(pathOf(find(chatId)).at(-1), text, files)), now.options);
       }),
-      choose: (turn) => update(now().id, (chat) => withChosen(chat, turn), { isTouched: false }),
-      regenerate: (turn) => run(() => answer(now().id, turn.parent, now().options)),
-      proceed: (turn) => run(() => grow(now().id, turn.id, now().options)),
-      save: (turn, text) => run(() => {
-        const { id: chatId } = now();
-        if (turn.role === "user") {
-          return answer(chatId, addTurn(chatId, userTurn(turn.parent, text, turn.files)), now().options);
-        }
-        return addTurn(chatId, { parent: turn.parent, role: "assistant", text, model: turn.model, isEdited: true });
+      choose: (turn) => update(latest.current.id, (chat) => withChosen(chat, turn), { isTouched: false }),
+      respond: (turn) => run((now) => answerOnBothSides(now.id, turn.id, now.options)),
+      regenerate: (turn) => run((now) => answerOnBothSides(now.id, turn.parent, now.options)),
+      proceed: (turn) => run((now) => grow(now.id, turn.id, now.options)),
+      save: (turn, text) => run((now) => {
+        const { parent, role, model, files } = turn;
+        if (role === "user") return answer(now.id, addTurn(now.id, sayAs({ id: parent }, text, files)), now.options);
+        return addTurn(now.id, { parent, role, text, model, isEdited: true });
       }),
       remove: (turn) => {
-        const { chat } = now();
-        update(chat.id, (one) => withoutTurn(one, turn.id));
+        const chat = find(latest.current.id);
+        update(chat.id, (one) => withoutTurn(one, turn));
         setUndo(chat);
       },
-      fork: (turn, place, tokens, before) => run(async () => {
+      fork: (turn, place, tokens, before) => run(async (now) => {
         const ids = [...before, ...tokens.map((token) => token.id)];
-        const { prompt: text } = await askJson("detokenize", { tokens: ids, skip_special_tokens: true });
-        const begun = turn.reasoning ? partsOf(turn, text) : { text, ids, forced: [place, tokens.length] };
-        return answer(now().id, turn.parent, now().options, begun);
+        const { text } = await textOf(ids);
+        if (turn.reasoning) return answer(now.id, turn.parent, now.options, partsOf(turn, text));
+        const forced = (turn.forced ?? []).filter((_, i, all) => all[i - (i % 2)] + all[i - (i % 2) + 1] <= place);
+        const pieces = turn.pieces && [...turn.pieces.slice(0, place), ...tokens.map((token) => [token.text, token.logprob])];
+        const begun = { text, ids, pieces, forced: [...forced, place, tokens.length], changes: turn.changes };
+        return answer(now.id, turn.parent, now.options, begun);
       }),
-      reply: (turn, results) => run(() => {
-        const chatId = now().id;
-        const last = results.reduce((parent, text, i) => addTurn(chatId, { parent, role: "tool", text, call: turn.calls[i].id }), turn.id);
-        return answer(chatId, last, now().options);
+      reply: (turn, results) => run((now) => {
+        const last = results.reduce((parent, text, i) => addTurn(now.id, { parent, role: "tool", text, call: turn.calls[i].id }), turn.id);
+        return answer(now.id, last, now.options);
       }),
+      take: () => run((now) => {
+        open("");
+        shareText(pathOf(find(now.id)).map(({ text }) => text).join(""), { remember: true });
+      }),
+      keepSeed: (seed) => select({ write_seed: seed }),
     };
   }, []);
 }
@@ -191,10 +215,15 @@ function partsOf({ reasoning, text: whole }, text) {
   return { reasoning, text: whole ? rest.trimStart() : rest };
 }
 
-function Welcome({ model, onPick }) {
-  return html`<div class="welcome"><p>Talk to <b>${model}</b></p>
-    <p class="hint">Then turn on X-ray <${Icon} of="xray" /> to see the probability of each token and its alternatives.</p>
-    <ul>${EXAMPLES.map((text) => html`<li><button type="button" onClick=${() => onPick(text)}>${text}</button></li>`)}</ul></div>`;
+function Welcome({ kind, model, onPick }) {
+  return html`<div class="welcome">${kind === "chat"
+    ? html`<p>Talk to <b>${model}</b></p>
+      <p class="hint">Then turn on X-ray <${Icon} of="xray" /> to see the probability of each token and its alternatives.</p>`
+    : html`<p>Let <b>${model}</b> continue a text</p>
+      <p class="hint">The model gives every <${Term} of="token" /> of its <${Term} of="vocabulary" /> a probability, and one is drawn;
+        then it reads the longer text and repeats this. Click a token to see its alternatives.</p>`}
+    <ul>${EXAMPLES[kind].map((text) =>
+      html`<li><button type="button" onClick=${() => onPick({ text })}>${text}</button></li>`)}</ul></div>`;
 }
 
 const NEAR_PX = 48; // from the end: the end is followed

@@ -8,29 +8,26 @@ const ROLES = ["user", "assistant", "tool"];
 export const asFile = (chats) => new Blob([JSON.stringify({ format: FORMAT, version: 1, conversations: chats })],
   { type: "application/json" });
 
-class Unreadable extends Error {
-  title = "Not imported";
-  status = 422;
-}
+const unreadable = (said) => Object.assign(new Error(said), { title: "Not imported", status: 422 });
 
 /** The conversations of a file. Raises an error that names the first wrong field; then nothing is imported. */
 export async function readFile(file) {
-  if (file.size > MOST_BYTES) throw new Unreadable(`${file.name} has ${file.size} bytes; at most ${MOST_BYTES} are accepted.`);
+  if (file.size > MOST_BYTES) throw unreadable(`${file.name} has ${file.size} bytes; at most ${MOST_BYTES} are accepted.`);
   let content;
   try {
     content = JSON.parse(await file.text());
   } catch {
-    throw new Unreadable(`${file.name} is not JSON.`);
+    throw unreadable(`${file.name} is not JSON.`);
   }
-  if (content?.format !== FORMAT) throw new Unreadable(`${file.name} is no export of this page: its format is not “${FORMAT}”.`);
+  if (content?.format !== FORMAT) throw unreadable(`${file.name} is no export of this page: its format is not “${FORMAT}”.`);
   return list(content.conversations, "conversations", MOST.conversations, readChat);
 }
 
 const fail = (at, said) => {
-  throw new Unreadable(`${at} ${said}. Nothing was imported.`);
+  throw unreadable(`${at} ${said}. Nothing was imported.`);
 };
 
-const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+const object = (value, at) => (value !== null && typeof value === "object" && !Array.isArray(value) ? value : fail(at, "is not an object"));
 
 function list(value, at, most, read) {
   if (!Array.isArray(value)) fail(at, "is not a list");
@@ -44,80 +41,86 @@ function text(value, at, most = MOST.text) {
   return value;
 }
 
+const name = (value, at) => text(value, at, MOST.name);
+
 function number(value, at, { low = -1e15, high = 1e15, whole = false } = {}) {
   const isGood = typeof value === "number" && value >= low && value <= high && (!whole || Number.isInteger(value));
   return isGood ? value : fail(at, `is not a ${whole ? "whole " : ""}number from ${low} to ${high}`);
 }
 
 const count = (value, at) => number(value, at, { low: 0, high: 2 ** 31, whole: true });
+const isTrue = (value) => value === true;
+const fields = (readers) => (value, at) =>
+  Object.fromEntries(Object.entries(readers).map(([field, read]) => [field, read(value?.[field], `${at}.${field}`)]));
+const listOf = (most, read) => (value, at) => list(value, at, most, read);
 
 /** The checked copy of a conversation, with the known fields only; `at` is its place for messages. */
 export function readChat(raw, at) {
-  if (!isObject(raw)) fail(at, "is not an object");
-  const seen = new Map([[0, null]]);
+  object(raw, at);
+  const parents = new Map([[0, null]]); // by the turn's id
   const turns = list(raw.turns, `${at}.turns`, MOST.turns, (turn, place) => {
     const read = readTurn(turn, place);
-    if (!seen.has(read.parent)) fail(`${place}.parent`, "is no earlier turn");
-    if (seen.has(read.id)) fail(`${place}.id`, "is not unique");
-    seen.set(read.id, read.parent);
+    if (!parents.has(read.parent)) fail(`${place}.parent`, "is no earlier turn");
+    if (parents.has(read.id)) fail(`${place}.id`, "is not unique");
+    parents.set(read.id, read.parent);
     return read;
   });
-  const chosen = {};
-  for (const [parent, id] of Object.entries(isObject(raw.chosen) ? raw.chosen : {})) {
-    if (/^\d+$/.test(parent) && id !== 0 && seen.get(id) === Number(parent)) chosen[parent] = id;
-  }
+  const chosen = Object.entries(raw.chosen ?? {}).filter(([parent, id]) => id !== 0 && parents.get(id) === Number(parent));
   return {
     id: text(raw.id, `${at}.id`, 64),
-    title: text(raw.title ?? "", `${at}.title`, MOST.name),
+    kind: raw.kind === "text" ? "text" : "chat",
+    title: name(raw.title ?? "", `${at}.title`),
     system: text(raw.system ?? "", `${at}.system`),
     settings: readSettings(raw.settings ?? {}, `${at}.settings`),
     updated: number(raw.updated ?? 0, `${at}.updated`),
     turns,
-    chosen,
+    chosen: Object.fromEntries(chosen.map(([parent, id]) => [Number(parent), id])),
   };
 }
 
 const READERS = {
-  files: (value, at) => list(value, at, MOST.files, (file, place) => ({
-    name: text(file?.name, `${place}.name`, MOST.name), text: text(file?.text, `${place}.text`),
-  })),
-  calls: (value, at) => list(value, at, MOST.calls, (call, place) => ({
-    id: text(call?.id, `${place}.id`, MOST.name),
-    name: text(call?.name, `${place}.name`, MOST.name),
-    arguments: text(call?.arguments, `${place}.arguments`),
-  })),
-  ids: (value, at) => list(value, at, MOST.ids, count),
-  reasoning: (value, at) => text(value, at),
-  call: (value, at) => text(value, at, MOST.name),
-  model: (value, at) => text(value, at, MOST.name),
-  forced: (value, at) => list(value, at, 2, count),
-  end: (value, at) => ({
-    reason: text(value?.reason, `${at}.reason`, 40), ...(value.message ? { message: text(value.message, `${at}.message`) } : {}),
-  }),
-  isStructured: (value) => value === true,
-  isEdited: (value) => value === true,
-  isChanged: (value) => value === true,
+  files: listOf(MOST.files, fields({ name, text })),
+  calls: listOf(MOST.calls, fields({ id: name, name, arguments: text })),
+  ids: listOf(MOST.ids, count),
+  pieces: listOf(MOST.ids, (piece, at) =>
+    [name(piece?.[0], `${at}[0]`), (piece[1] ?? null) === null ? null : number(piece[1], `${at}[1]`)]),
+  forced: listOf(MOST.ids, count),
+  seed: number,
+  twin: count,
+  reasoning: text,
+  call: name,
+  model: name,
+  changes: (value, at) => {
+    let changes;
+    try {
+      changes = JSON.parse(text(value, at));
+    } catch {
+      fail(at, "is not JSON");
+    }
+    return JSON.stringify(list(changes, at, MOST.calls, object));
+  },
+  end: (value, at) => fields({ reason: name, message: text })({ message: "", ...object(value, at) }, at),
+  isStructured: isTrue,
+  isEdited: isTrue,
   firstMs: number,
   thoughtMs: number,
   perSecond: number,
 };
 
 function readTurn(raw, at) {
-  if (!isObject(raw)) fail(at, "is not an object");
+  object(raw, at);
   if (!ROLES.includes(raw.role)) fail(`${at}.role`, `is none of ${ROLES.join(", ")}`);
-  const [id, parent] = ["id", "parent"].map((name) => count(raw[name], `${at}.${name}`));
-  const turn = { id, parent, role: raw.role, text: text(raw.text, `${at}.text`) };
-  for (const [name, read] of Object.entries(READERS)) {
-    if (raw[name] !== undefined && raw[name] !== null) turn[name] = read(raw[name], `${at}.${name}`);
+  const turn = { ...fields({ id: count, parent: count })(raw, at), role: raw.role, text: text(raw.text, `${at}.text`) };
+  for (const [field, read] of Object.entries(READERS)) {
+    if (raw[field] !== undefined && raw[field] !== null) turn[field] = read(raw[field], `${at}.${field}`);
   }
   return turn;
 }
 
 /** Numbers and texts by the names of settings; the server checks their values. */
 function readSettings(raw, at) {
-  if (!isObject(raw)) fail(at, "is not an object");
-  const names = Object.keys(raw);
-  if (names.length > 40) fail(at, "has more than 40 names");
-  return Object.fromEntries(names.filter((name) => /^[a-z_]{1,40}$/.test(name)).map((name) => [name,
-    typeof raw[name] === "string" ? text(raw[name], `${at}.${name}`) : number(raw[name], `${at}.${name}`)]));
+  const given = Object.entries(object(raw, at));
+  if (given.length > 40) fail(at, "has more than 40 names");
+  return Object.fromEntries(given.filter(([field]) => /^[a-z_]{1,40}$/.test(field)).map(([field, value]) =>
+    [field, (typeof value === "string" ? text : number)(value, `${at}.${field}`)]));
 }

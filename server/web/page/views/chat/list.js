@@ -2,31 +2,38 @@
 import { html, useRef, useState } from "../../core/html.js";
 import { counted } from "../../core/numbers.js";
 import { saveBlob } from "../../core/save.js";
+import { select } from "../../core/state.js";
 import { Problem } from "../../parts/problem.js";
 import { Menu } from "../../parts/tools.js";
 import { asFile, readFile } from "./files.js";
-import { add, isStored, open, remove, search, update } from "./history.js";
+import { add, isStored, open, remove, shareBeginning, update } from "./history.js";
 import { Icon } from "./icon.js";
-import { titleOf } from "./tree.js";
+import { contains, titleOf } from "./tree.js";
 
 const SHOWN = 200; // conversations that are listed at once
 
-/** isBusy: whether an answer is written; onOpened(): called when a conversation was chosen. */
-export function ChatList({ chats, current, onOpened }) {
+/** kind: of the listed conversations; onOpened(): called when one was chosen. */
+export function ChatList({ kind, chats: all, current, onOpened }) {
   const [words, setWords] = useState("");
   const [problem, setProblem] = useState(null);
   const [renamed, setRenamed] = useState(null);
   const [isClearing, setClearing] = useState(false);
   const picker = useRef(null);
-  const found = search(chats, words);
-  const choose = (id) => {
-    open(id);
+  const chats = all.filter((chat) => chat.kind === kind);
+  const found = chats.filter((chat) => contains(chat, words.trim()));
+  const choose = (chat) => {
+    open(chat?.id ?? "");
+    if (chat) {
+      select({ chat_mode: chat.kind });
+      shareBeginning(chat);
+    }
     onOpened();
   };
   const take = async ([file]) => {
     setProblem(null);
     try {
-      add(await readFile(file));
+      const [first] = add(await readFile(file));
+      if (first) choose(first);
     } catch (error) {
       setProblem(error);
     }
@@ -38,20 +45,20 @@ export function ChatList({ chats, current, onOpened }) {
     { label: "Delete", run: () => remove([chat.id]) },
   ]} />`;
   return html`<div class="chat-list">
-    <button type="button" class="new-chat" onClick=${() => choose("")}><${Icon} of="add" /> New chat</button>
+    <button type="button" class="new-chat" onClick=${() => choose(null)}><${Icon} of="add" /> New ${kind}</button>
     <input type="search" placeholder="Search" aria-label="Search conversations" value=${words}
       onInput=${(event) => setWords(event.target.value)} />
     <ul aria-label="Conversations">${found.slice(0, SHOWN).map((chat) => html`<li key=${chat.id} class=${chat.id === current ? "on" : ""}>
       ${renamed === chat.id
         ? html`<${Rename} chat=${chat} onDone=${() => setRenamed(null)} />`
         : html`<button type="button" class="quiet" aria-current=${chat.id === current} title=${titleOf(chat)}
-          onClick=${() => choose(chat.id)}>${titleOf(chat)}</button>${menuOf(chat)}`}</li>`)}</ul>
-    ${found.length === 0 && html`<p class="hint">${chats.length ? "No conversation has these words." : "No conversations yet."}</p>`}
-    ${found.length > SHOWN && html`<p class="hint">${counted(found.length - SHOWN, "more conversation")}: search for words.</p>`}
+          onClick=${() => choose(chat)}>${titleOf(chat)}</button>${menuOf(chat)}`}</li>`)}</ul>
+    ${found.length === 0 && html`<p class="hint">${chats.length ? `No ${kind} has these words.` : `No ${kind}s yet.`}</p>`}
+    ${found.length > SHOWN && html`<p class="hint">${counted(found.length - SHOWN, `more ${kind}`)}: search for words.</p>`}
     <${Problem} error=${problem} isAction />
     <div class="list-end">
       ${isClearing
-        ? html`<span>Delete ${counted(chats.length, "conversation")}?</span>
+        ? html`<span>Delete ${counted(chats.length, kind)}?</span>
           <button type="button" onClick=${() => {
             remove(chats.map(({ id }) => id));
             setClearing(false);

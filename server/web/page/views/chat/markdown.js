@@ -1,8 +1,8 @@
 // Markdown as elements: marked's tokens become preact elements, never HTML. Loaded when the first answer is shown.
-import { classes, html, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
+import { classes, html, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { Marked, Prism } from "../../core/markdown.js";
-import { copy } from "../../parts/tools.js";
-import { mathOf } from "./math.js";
+import { copy, useSaid } from "../../parts/tools.js";
+import { characterOf, mathOf } from "./math.js";
 
 const DEEPEST = 40; // levels of nesting; deeper ones are shown as their source
 const MOST_COLOURED = 20_000; // characters of code
@@ -72,34 +72,42 @@ export function Markdown({ text, isLive }) {
 }
 
 /** One block; rendered again only when its token changes. */
-const Block = ({ token, isLive }) => useMemo(() => blockOf(token, isLive, 0), [token, isLive]);
+const Block = ({ token, isLive }) => useMemo(() => nodeOf(token, 0, { isLive, isBlock: true }), [token, isLive]);
 
-const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
-const decoded = (text) => text.replace(/&(#x[\da-f]{1,6}|#\d{1,7}|\w{2,4});/gi, (whole, name) => {
-  if (name[0] !== "#") return ENTITIES[name] ?? whole;
-  const code = Number(name[1].toLowerCase() === "x" ? `0${name.slice(1)}` : name.slice(1));
-  return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : whole;
-});
+const decoded = (text) => text.replace(/&(#x[\da-f]{1,6}|#\d{1,7}|\w{2,31});/gi, (whole, name) => characterOf(name) || whole);
 
-const blocksOf = (tokens, depth) => tokens.map((token) => blockOf(token, false, depth + 1));
+const nodesOf = (tokens, depth) => tokens.map((token) => nodeOf(token, depth + 1));
 
-function blockOf(token, isLive, depth) {
+/** The element of a token. isBlock: it is no part of a line. */
+function nodeOf(token, depth, { isLive = false, isBlock = false } = {}) {
   if (depth > DEEPEST) return token.raw;
-  switch (token.type) {
+  const { type, text, tokens } = token;
+  const inside = () => nodesOf(tokens, depth);
+  switch (type) {
     case "space": case "def": return null;
-    case "heading": return html`<h3 class=${`level-${token.depth}`}>${inlines(token.tokens, depth)}</h3>`;
-    case "paragraph": return html`<p>${inlines(token.tokens, depth)}</p>`;
-    case "code": return html`<${Code} text=${token.text} lang=${(token.lang ?? "").split(/\s/)[0]} isLive=${isLive} />`;
-    case "blockquote": return html`<blockquote>${blocksOf(token.tokens, depth)}</blockquote>`;
+    case "heading": return html`<h3 class=${`level-${token.depth}`}>${inside()}</h3>`;
+    case "paragraph": return html`<p>${inside()}</p>`;
+    case "code": return html`<${Code} text=${text} lang=${(token.lang ?? "").split(/\s/)[0]} isLive=${isLive} />`;
+    case "blockquote": return html`<blockquote>${blocksOf(tokens, depth)}</blockquote>`;
     case "list": return listOf(token, depth);
     case "table": return tableOf(token, depth);
     case "hr": return html`<hr />`;
-    case "math": return html`<${Formula} source=${token.text} isDisplay />`;
-    case "text": return token.tokens ? inlines(token.tokens, depth) : decoded(token.text);
-    case "html": return html`<p>${token.text}</p>`;
-    default: return inline(token, depth);
+    case "math": return html`<${Formula} source=${text} isDisplay=${isBlock || token.isDisplay} />`;
+    case "strong": return html`<strong>${inside()}</strong>`;
+    case "em": return html`<em>${inside()}</em>`;
+    case "del": return html`<del>${inside()}</del>`;
+    case "codespan": return html`<code>${text}</code>`;
+    case "br": return html`<br />`;
+    case "checkbox": return token.checked ? "☑ " : "☐ ";
+    case "link": return linkOf(token.href, inside());
+    case "image": return linkOf(token.href, `[image: ${decoded(text) || "no description"}]`); // never loaded
+    case "html": return isBlock ? html`<p>${text}</p>` : /^<br\s*\/?>$/i.test(text) ? html`<br />` : text;
+    case "escape": return text;
+    default: return tokens ? inside() : decoded(text ?? token.raw);
   }
 }
+
+const blocksOf = (tokens, depth) => tokens.map((token) => nodeOf(token, depth + 1, { isBlock: true }));
 
 function listOf({ ordered, start, items, loose }, depth) {
   const rows = items.map((item) => html`<li>${blocksOf(item.tokens, depth)}</li>`);
@@ -108,32 +116,12 @@ function listOf({ ordered, start, items, loose }, depth) {
 }
 
 function tableOf({ header, rows, align }, depth) {
-  const cell = (tag) => ({ tokens }, i) => html`<${tag} class=${align[i] && `to-${align[i]}`}>${inlines(tokens, depth)}</${tag}>`;
+  const cell = (tag) => ({ tokens }, i) => html`<${tag} class=${align[i] && `to-${align[i]}`}>${nodesOf(tokens, depth)}</${tag}>`;
   const name = header.map(({ text }) => text).join(", ") || "Table";
   return html`<div class="table-scroll" tabindex="0" role="group" aria-label=${name}><table aria-label=${name}>
     <thead><tr>${header.map(cell("th"))}</tr></thead>
     <tbody>${rows.map((row) => html`<tr>${row.map(cell("td"))}</tr>`)}</tbody>
   </table></div>`;
-}
-
-const inlines = (tokens, depth) => tokens.map((token) => inline(token, depth + 1));
-
-function inline(token, depth) {
-  if (depth > DEEPEST) return token.raw;
-  switch (token.type) {
-    case "strong": return html`<strong>${inlines(token.tokens, depth)}</strong>`;
-    case "em": return html`<em>${inlines(token.tokens, depth)}</em>`;
-    case "del": return html`<del>${inlines(token.tokens, depth)}</del>`;
-    case "codespan": return html`<code>${token.text}</code>`;
-    case "br": return html`<br />`;
-    case "checkbox": return token.checked ? "☑ " : "☐ ";
-    case "math": return html`<${Formula} source=${token.text} isDisplay=${token.isDisplay} />`;
-    case "link": return linkOf(token.href, inlines(token.tokens, depth));
-    case "image": return linkOf(token.href, `[image: ${decoded(token.text) || "no description"}]`); // never loaded
-    case "html": return /^<br\s*\/?>$/i.test(token.text) ? html`<br />` : token.text;
-    case "escape": return token.text;
-    default: return token.tokens ? inlines(token.tokens, depth) : decoded(token.text ?? token.raw);
-  }
 }
 
 /** A link to another site of http or https in a tab of its own; any other address is only its text. */
@@ -162,12 +150,11 @@ function Formula({ source, isDisplay = false }) {
 
 /** A block of code with its language, a copy button and colours. */
 export function Code({ text, lang, isLive = false, label }) {
-  const [said, setSaid] = useState("");
+  const [said, run] = useSaid();
   const pieces = useMemo(() => coloured(text, lang, isLive), [text, lang, isLive]);
-  const run = () => copy(text).then(setSaid, (error) => setSaid(error.message)).then(() => setTimeout(() => setSaid(""), 2000));
   return html`<figure class="code">
     <figcaption>${label ?? (lang || "text")}<span role="status">${said}</span>
-      <button type="button" class="quiet" onClick=${run}>Copy</button></figcaption>
+      <button type="button" class="quiet" onClick=${() => run(() => copy(text))}>Copy</button></figcaption>
     <pre tabindex="0" aria-label=${`Code, ${lang || "text"}`} role="group"><code>${pieces}</code></pre>
   </figure>`;
 }

@@ -11,39 +11,43 @@ function make(tag, children = [], attributes = {}) {
   return element;
 }
 
-const words = (text) => Object.fromEntries(text.trim().split(/\s+/).map((pair) => pair.split(":")));
+const known = new Map();
 
-const LETTERS = words(`alpha:α beta:β gamma:γ delta:δ epsilon:ϵ varepsilon:ε zeta:ζ eta:η theta:θ vartheta:ϑ iota:ι kappa:κ
-  lambda:λ mu:μ nu:ν xi:ξ pi:π rho:ρ sigma:σ tau:τ upsilon:υ phi:ϕ varphi:φ chi:χ psi:ψ omega:ω Gamma:Γ Delta:Δ Theta:Θ
-  Lambda:Λ Xi:Ξ Pi:Π Sigma:Σ Phi:Φ Psi:Ψ Omega:Ω infty:∞ partial:∂ nabla:∇ ell:ℓ hbar:ℏ emptyset:∅ varnothing:∅ Re:ℜ Im:ℑ
-  aleph:ℵ angle:∠ degree:° top:⊤ bot:⊥`);
-const SIGNS = words(`times:× cdot:⋅ div:÷ pm:± mp:∓ ast:∗ star:⋆ circ:∘ bullet:∙ oplus:⊕ otimes:⊗ odot:⊙ cap:∩ cup:∪ wedge:∧
-  land:∧ vee:∨ lor:∨ neg:¬ lnot:¬ leq:≤ le:≤ geq:≥ ge:≥ neq:≠ ne:≠ ll:≪ gg:≫ approx:≈ equiv:≡ sim:∼ simeq:≃ cong:≅ propto:∝
-  in:∈ notin:∉ ni:∋ subset:⊂ subseteq:⊆ supset:⊃ supseteq:⊇ setminus:∖ forall:∀ exists:∃ to:→ rightarrow:→ leftarrow:←
-  leftrightarrow:↔ Rightarrow:⇒ Leftarrow:⇐ implies:⟹ iff:⟺ Leftrightarrow:⇔ mapsto:↦ uparrow:↑ downarrow:↓ longrightarrow:⟶ perp:⊥
-  parallel:∥ mid:∣ vdots:⋮ cdots:⋯ ldots:… dots:… ddots:⋱ prime:′ langle:⟨ rangle:⟩ lfloor:⌊ rfloor:⌋ lceil:⌈ rceil:⌉
-  lbrace:{ rbrace:} vert:| Vert:‖ lVert:‖ rVert:‖ lvert:| rvert:| colon:: therefore:∴ because:∵ square:□ blacksquare:■`);
-const LARGE = words("sum:∑ prod:∏ coprod:∐ int:∫ iint:∬ iiint:∭ oint:∮ bigcup:⋃ bigcap:⋂ bigoplus:⨁ bigotimes:⨂");
-const NAMES = new Set(`sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp det dim ker deg gcd hom arg Pr`
-  .split(/\s+/));
-const LIMITS = new Set("lim limsup liminf max min sup inf argmax argmin".split(" "));
-const ACCENTS = words("hat:^ widehat:^ bar:¯ overline:¯ tilde:~ widetilde:~ vec:→ dot:˙ ddot:¨ overrightarrow:→ check:ˇ");
+/** The character with this name or number (#169) in HTML, from the browser's own table; "" if there is none. */
+export function characterOf(name) {
+  if (!/^#?\w+$/.test(name)) return "";
+  if (!known.has(name)) {
+    const { textContent } = new DOMParser().parseFromString(`&${name};`, "text/html").documentElement;
+    known.set(name, textContent.length > 2 ? "" : textContent); // an unknown name stays
+  }
+  return known.get(name);
+}
+
+const words = (text) => Object.fromEntries(Array.from(text.matchAll(/(\S+) (\S+)/g), ([, name, sign]) => [name, sign]));
+const list = (text) => new Set(text.split(/\s+/));
+
+// commands with another name in HTML
+const OTHERS = words(`epsilon ϵ varepsilon ε phi ϕ varphi φ infty ∞ partial ∂ degree ° cdot ⋅ ast ∗ star ⋆ circ ∘ bullet ∙ land ∧ lor ∨
+  neg ¬ lnot ¬ neq ≠ exists ∃ to → implies ⟹ iff ⟺ vdots ⋮ cdots ⋯ ldots … dots … ddots ⋱ lVert ‖ rVert ‖ lvert | rvert | blacksquare ■
+  iint ∬ gets ← colon :`);
+const LETTER = /^[\p{L}∞∂∇∅∠°⊤⊥]$/u;
+const LARGE = /^[∏-∑⋀-⋃⨀-⨆]$/; // with limits below and above
+const NAMES = list("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp det dim ker deg gcd hom arg Pr");
+const LIMITS = list("lim limsup liminf max min sup inf argmax argmin");
+const ACCENTS = words("hat ^ widehat ^ bar ¯ overline ¯ tilde ~ widetilde ~ vec → dot ˙ ddot ¨ overrightarrow → check ˇ breve ˘");
 const FONTS = { mathbf: "bold", boldsymbol: "bold", bm: "bold", mathbb: "double", mathcal: "script", mathscr: "script", mathfrak: "fraktur",
-  mathrm: "normal", mathit: "", mathsf: "normal", operatorname: "normal" };
+  mathrm: "normal", mathit: "", mathsf: "normal" };
 const SPACES = { ",": 0.17, ":": 0.22, ">": 0.22, ";": 0.28, "!": -0.17, " ": 0.25, quad: 1, qquad: 2, enspace: 0.5 };
 const FENCES = { matrix: "", pmatrix: "()", bmatrix: "[]", Bmatrix: "{}", vmatrix: "||", Vmatrix: "‖‖", cases: "{", aligned: "",
   align: "", "align*": "", gathered: "", array: "", equation: "", "equation*": "", split: "" };
-const DOUBLE = { C: "ℂ", N: "ℕ", P: "ℙ", Q: "ℚ", R: "ℝ", Z: "ℤ", E: "𝔼", H: "ℍ", 1: "𝟙" };
-const IGNORED = new Set(["limits", "nolimits", "displaystyle", "textstyle", "nonumber", "big", "Big", "bigg", "Bigg", "bigl", "bigr",
-  "Bigl", "Bigr", "tag", "label", "hline"]);
+const IGNORED = list("limits nolimits displaystyle textstyle nonumber big Big bigg Bigg bigl bigr Bigl Bigr tag label hline");
 
 /** A <math> element for the source; the source itself where it is too long or nested too deeply. */
 export function mathOf(source, isDisplay) {
-  const attributes = isDisplay ? { display: "block" } : {};
   try {
     if (source.length > MOST) throw new RangeError("too long");
     const content = new Reader(source.match(/\\[a-zA-Z]+\*?|\\[\s\S]|[\s\S]/gu) ?? []).row();
-    return make("math", [make("mrow", content)], attributes);
+    return make("math", [make("mrow", content)], isDisplay ? { display: "block" } : {});
   } catch {
     const code = document.createElement("code");
     code.textContent = source;
@@ -51,24 +55,35 @@ export function mathOf(source, isDisplay) {
   }
 }
 
+const fence = (sign) => (sign ? [make("mo", [sign], { fence: "true", stretchy: "true" })] : []);
+const named = (name, more) => make("mi", [name], { mathvariant: "normal", ...more });
+
 class Reader {
+  #tokens;
   #place = 0;
   #depth = 0;
   #font = "";
 
   constructor(tokens) {
-    this.tokens = tokens;
+    this.#tokens = tokens;
   }
-
-  #peek = () => this.tokens[this.#place];
 
   #next() {
     this.#place += 1;
-    return this.tokens[this.#place - 1];
+    return this.#tokens[this.#place - 1];
   }
 
-  #skipSpace() {
-    while (/^\s$/.test(this.#peek() ?? "")) this.#place += 1;
+  /** The next token that is no space; undefined at the end. It is not taken. */
+  #peek() {
+    while (/^\s$/.test(this.#tokens[this.#place])) this.#place += 1;
+    return this.#tokens[this.#place];
+  }
+
+  /** Take the next token if it is this one. */
+  #take(token) {
+    const isNext = this.#peek() === token;
+    if (isNext) this.#place += 1;
+    return isNext;
   }
 
   /** The elements up to one of the ends, which is not taken. */
@@ -76,77 +91,60 @@ class Reader {
     this.#depth += 1;
     if (this.#depth > DEEPEST) throw new RangeError("nested too deeply");
     const found = [];
-    for (;;) {
-      this.#skipSpace();
-      const token = this.#peek();
-      if (token === undefined || ends.includes(token)) break;
-      const one = this.#scripted();
-      if (one) found.push(one);
-    }
+    while (this.#peek() !== undefined && !ends.includes(this.#peek())) found.push(this.#scripted());
     this.#depth -= 1;
-    return found;
+    return found.filter(Boolean);
   }
 
-  /** One element with its sub- and superscripts. */
-  #scripted() {
-    const token = this.#peek();
-    let base = /^[_^]$/.test(token) ? make("mrow") : this.#element();
-    const hasLimits = base?.getAttribute("data-limits") === "1";
-    let [below, above] = [null, null];
-    for (;;) {
-      this.#skipSpace();
-      const sign = this.#peek();
-      if (sign === "_" && !below) below = (this.#next(), this.#argument());
-      else if (sign === "^" && !above) above = (this.#next(), this.#argument());
-      else if (sign === "'" && base) base = make("msup", [base, (this.#next(), make("mo", ["′"]))]);
-      else break;
-    }
-    if (!below && !above) return base;
-    base ??= make("mrow");
-    if (below && above) return make(hasLimits ? "munderover" : "msubsup", [base, below, above]);
-    if (below) return make(hasLimits ? "munder" : "msub", [base, below]);
-    return make(hasLimits ? "mover" : "msup", [base, above]);
-  }
-
-  /** A group in braces, or one element. */
-  #argument() {
-    this.#skipSpace();
-    if (this.#peek() === undefined) return make("mrow");
-    if (this.#peek() !== "{") return this.#element() ?? make("mrow");
-    this.#next();
-    const row = this.row(["}"]);
+  /** The elements up to an end, which is taken, as one. */
+  #group(end) {
+    const row = this.row([end]);
     this.#next();
     return row.length === 1 ? row[0] : make("mrow", row);
   }
 
+  /** One element with its sub- and superscripts. */
+  #scripted() {
+    let base = /^[_^]$/.test(this.#peek()) ? make("mrow") : this.#element();
+    const hasLimits = base?.hasAttribute("data-limits");
+    let [below, above] = [null, null];
+    for (;;) {
+      if (!below && this.#take("_")) below = this.#argument();
+      else if (!above && this.#take("^")) above = this.#argument();
+      else if (base && this.#take("'")) base = make("msup", [base, make("mo", ["′"])]);
+      else break;
+    }
+    if (!below && !above) return base;
+    const tag = below && above ? ["msubsup", "munderover"] : below ? ["msub", "munder"] : ["msup", "mover"];
+    return make(tag[Number(hasLimits)], [base ?? make("mrow"), below, above].filter(Boolean));
+  }
+
+  /** A group in braces, or one element. */
+  #argument() {
+    if (this.#take("{")) return this.#group("}");
+    return (this.#peek() !== undefined && this.#element()) || make("mrow");
+  }
+
   /** The text of a group in braces. */
   #text() {
-    this.#skipSpace();
-    if (this.#peek() !== "{") return this.#next() ?? "";
-    this.#next();
+    if (!this.#take("{")) return this.#next() ?? "";
     let [text, open] = ["", 1];
-    while (this.#peek() !== undefined) {
-      const token = this.#next();
-      if (token === "{") open += 1;
-      if (token === "}") open -= 1;
+    for (let token = this.#next(); token !== undefined; token = this.#next()) {
+      open += { "{": 1, "}": -1 }[token] ?? 0;
       if (open === 0) break;
-      text += token.length === 2 && token[0] === "\\" ? token[1] : token;
+      text += /^\\.$/.test(token) ? token[1] : token;
     }
     return text;
   }
 
   #element() {
     const token = this.#next();
-    if (token === "{") {
-      const row = this.row(["}"]);
-      this.#next();
-      return make("mrow", row);
-    }
+    if (token === "{") return this.#group("}");
     if (token === "}" || token === "&") return null;
     if (token[0] === "\\") return this.#command(token.slice(1));
     if (/\d/.test(token)) {
       let digits = token;
-      while (/^[\d.]$/.test(this.#peek() ?? "")) digits += this.#next();
+      while (/^[\d.]$/.test(this.#tokens[this.#place])) digits += this.#next();
       return make("mn", [digits]);
     }
     if (/\p{L}/u.test(token)) return this.#letter(token);
@@ -154,34 +152,35 @@ class Reader {
   }
 
   #letter(letter) {
-    if (this.#font === "double" && DOUBLE[letter]) return make("mi", [DOUBLE[letter]], { mathvariant: "normal" });
     if (!this.#font) return make("mi", [letter]);
-    const style = { bold: "math-bold", script: "math-script", fraktur: "math-fraktur" }[this.#font];
-    return make("mi", [letter], { mathvariant: "normal", ...(style ? { class: style } : {}) });
+    if (this.#font === "double") return named(characterOf(`${letter}opf`) || letter);
+    return named(letter, this.#font === "normal" ? {} : { class: `math-${this.#font}` });
   }
 
   #command(name) {
-    if (Object.hasOwn(LETTERS, name)) return this.#letter(LETTERS[name]);
-    if (Object.hasOwn(SIGNS, name)) return make("mo", [SIGNS[name]]);
-    if (Object.hasOwn(LARGE, name)) return make("mo", [LARGE[name]], { "data-limits": /int$/.test(name) ? "0" : "1" });
-    if (NAMES.has(name)) return make("mi", [name], { mathvariant: "normal" });
-    if (LIMITS.has(name)) return make("mi", [name], { mathvariant: "normal", "data-limits": "1" });
+    if (NAMES.has(name)) return named(name);
+    if (LIMITS.has(name)) return named(name, { "data-limits": "" });
     if (Object.hasOwn(ACCENTS, name)) return make("mover", [this.#argument(), make("mo", [ACCENTS[name]])], { accent: "true" });
     if (Object.hasOwn(SPACES, name)) return make("mspace", [], { width: `${SPACES[name]}em` });
     if (IGNORED.has(name)) return null;
     if (/^[{}%$#&_|]$/.test(name)) return make("mo", [name === "|" ? "‖" : name]);
-    return this.#structure(name);
+    return this.#structure(name) ?? symbolOf(name, (letter) => this.#letter(letter)) ?? make("mtext", [`\\${name}`]);
   }
 
+  /** The element of a command with arguments; undefined for others. */
   #structure(name) {
     if (/^[dt]?frac$/.test(name)) return make("mfrac", [this.#argument(), this.#argument()]);
     if (/^[dt]?binom$/.test(name)) {
       const pair = make("mfrac", [this.#argument(), this.#argument()], { linethickness: "0" });
       return make("mrow", [make("mo", ["("]), pair, make("mo", [")"])]);
     }
-    if (name === "sqrt") return this.#root();
+    if (name === "sqrt") {
+      if (!this.#take("[")) return make("msqrt", [this.#argument()]);
+      const degree = this.#group("]");
+      return make("mroot", [this.#argument(), degree]);
+    }
     if (/^(text|textbf|textit|textrm|mbox)$/.test(name)) return make("mtext", [this.#text()]);
-    if (name === "operatorname") return make("mi", [this.#text()], { mathvariant: "normal" });
+    if (name === "operatorname") return named(this.#text());
     if (Object.hasOwn(FONTS, name)) {
       const before = this.#font;
       this.#font = FONTS[name];
@@ -190,37 +189,24 @@ class Reader {
       return content;
     }
     if (name === "underline") return make("munder", [this.#argument(), make("mo", ["_"])]);
-    if (name === "overbrace" || name === "underbrace") {
-      const over = name === "overbrace";
-      return make(over ? "mover" : "munder", [this.#argument(), make("mo", [over ? "⏞" : "⏟"])], { "data-limits": "1" });
-    }
+    if (name === "overbrace") return make("mover", [this.#argument(), make("mo", ["⏞"])], { "data-limits": "" });
+    if (name === "underbrace") return make("munder", [this.#argument(), make("mo", ["⏟"])], { "data-limits": "" });
+    if (name === "not") return make("mo", [`${this.#argument().textContent}\u0338`]);
     if (name === "boxed") return make("mrow", [this.#argument()], { class: "math-boxed" });
-    if (name === "left") return this.#fenced();
-    if (name === "begin") return this.#environment(this.#text());
-    return make("mtext", [`\\${name}`]);
-  }
-
-  #root() {
-    this.#skipSpace();
-    if (this.#peek() !== "[") return make("msqrt", [this.#argument()]);
-    this.#next();
-    const degree = make("mrow", this.row(["]"]));
-    this.#next();
-    return make("mroot", [this.#argument(), degree]);
+    if (name === "left") {
+      const inside = [...this.#bracket(), ...this.row(["\\right"])];
+      this.#next();
+      return make("mrow", [...inside, ...this.#bracket()]);
+    }
+    return name === "begin" ? this.#environment(this.#text()) : undefined;
   }
 
   #bracket() {
-    this.#skipSpace();
-    const token = this.#next() ?? ".";
-    const sign = token === "." ? "" : token[0] === "\\" ? SIGNS[token.slice(1)] ?? { "|": "‖" }[token[1]] ?? token[1] : token;
-    return sign ? [make("mo", [sign], { fence: "true", stretchy: "true" })] : [];
-  }
-
-  #fenced() {
-    const open = this.#bracket();
-    const content = this.row(["\\right"]);
+    const token = this.#peek() ?? ".";
     this.#next();
-    return make("mrow", [...open, ...content, ...this.#bracket()]);
+    if (token[0] !== "\\") return fence(token === "." ? "" : token);
+    const name = token.slice(1);
+    return fence(name === "|" ? "‖" : OTHERS[name] || characterOf(name) || name[0]);
   }
 
   #environment(name) {
@@ -234,10 +220,17 @@ class Reader {
       else if (token !== "&") break;
     }
     this.#text(); // the name again
-    const table = make("mtable", rows.filter((row) => row.some(({ childNodes }) => childNodes.length)).map((row) => make("mtr", row)),
-      { class: /^(align|split|cases)/.test(name) ? "math-aligned" : "" });
+    const full = rows.filter((row) => row.some(({ childNodes }) => childNodes.length)).map((row) => make("mtr", row));
     const [open, close] = FENCES[name];
-    const bracket = (sign) => (sign ? [make("mo", [sign], { fence: "true", stretchy: "true" })] : []);
-    return make("mrow", [...bracket(open), table, ...bracket(close)]);
+    const table = make("mtable", full, { class: /^(align|split|cases)/.test(name) ? "math-aligned" : "" });
+    return make("mrow", [...fence(open), table, ...fence(close)]);
   }
+}
+
+/** The element of a command that is a character; null for others. */
+function symbolOf(name, letterOf) {
+  const sign = Object.hasOwn(OTHERS, name) ? OTHERS[name] : characterOf(name);
+  if (sign === "") return null;
+  if (LETTER.test(sign)) return letterOf(sign);
+  return make("mo", [sign], LARGE.test(sign) ? { "data-limits": "" } : {});
 }

@@ -1,7 +1,8 @@
 // Settings of a conversation: system prompt, sampling with the model's own defaults, tools, the form of the answer.
 import { html, useState } from "../../core/html.js";
 import { useCapabilities } from "../../core/model.js";
-import { format } from "../../core/numbers.js";
+import { SHARED } from "../../core/sampling.js";
+import { select } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { update } from "./history.js";
 
@@ -18,47 +19,52 @@ const NUMBERS = [
   ["seed", "Seed", -(2 ** 53) + 1, 2 ** 53 - 1, "The same seed gives the same answer", "random"],
 ];
 const WHOLE = new Set(["top_k", "max_tokens", "seed"]);
-const TEXTS = [
-  ["stop", "Stop texts", "one a line: the answer ends before it"],
+const STOP = ["stop", "Stop texts", "one a line: the answer ends before it"];
+const FORM = [
   ["tools", "Tools", "JSON: a list of functions that the model may call"],
   ["schema", "Form of the answer", "a JSON schema: the answer is JSON that fits it"],
 ];
 const EFFORTS = ["none", "low", "medium", "high"];
 
-export function Settings({ chat }) {
+/** shared: a text's settings that the page's address has. */
+export function Settings({ chat, shared }) {
   const { default_sampling_params: defaults = {} } = useCapabilities();
   const [refused, setRefused] = useState("");
-  const set = (changes) => update(chat.id, (now) => {
-    const given = Object.entries({ ...now.settings, ...changes }).filter(([, value]) => value !== "" && value !== null);
-    return { ...now, settings: Object.fromEntries(given) };
-  }, { isTouched: false });
+  const isText = chat.kind === "text";
+  const settings = { ...chat.settings, ...shared };
+  const edit = (change) => update(chat.id, change, { isTouched: false });
+  const set = (name, value) => (isText && SHARED[name] ? select({ [SHARED[name]]: value }) : edit((now) => {
+    const { [name]: _, ...others } = now.settings;
+    return { ...now, settings: value === null || value === "" ? others : { ...others, [name]: value } };
+  }));
   const take = ([name, label, low, high]) => (text) => {
     const value = Number(text);
     const isWhole = WHOLE.has(name);
     const isNumber = value >= low && value <= high && (!isWhole || Number.isInteger(value));
     const isGood = text.trim() === "" || isNumber;
-    setRefused(isGood ? "" : `${label} must be a ${isWhole ? "whole " : ""}number from ${format(low)} to ${format(high)} (got ${text}).`);
-    if (isGood) set({ [name]: text.trim() === "" ? null : value });
+    setRefused(isGood ? "" : `${label} must be a ${isWhole ? "whole " : ""}number from ${low} to ${high} (got ${text}).`);
+    if (isGood) set(name, text.trim() === "" ? null : value);
   };
   return html`<div class="chat-settings">
-    <label>System prompt<textarea rows="4" value=${chat.system} placeholder="none: the template may have its own"
-      onInput=${(event) => update(chat.id, (now) => ({ ...now, system: event.target.value }), { isTouched: false })}></textarea></label>
+    ${!isText && html`<label>System prompt<textarea rows="4" value=${chat.system} placeholder="none: the template may have its own"
+      onInput=${({ target }) => edit((now) => ({ ...now, system: target.value }))}></textarea></label>`}
     ${refused && html`<p class="refused" role="alert">${refused}</p>`}
     <div class="setting-numbers">${NUMBERS.map((each) => {
       const [name, label, , , hint, other] = each;
-      return html`<label title=${hint}>${label}<${Field} inputmode="decimal" value=${chat.settings[name] ?? ""}
+      return html`<label title=${hint}>${label}<${Field} inputmode="decimal" value=${settings[name] ?? ""}
         placeholder=${String(defaults[name] ?? other)} onTake=${take(each)} /></label>`;
     })}
-      <label title="For models that reason: how long">Reasoning<select value=${chat.settings.reasoning_effort ?? ""}
-        onChange=${(event) => set({ reasoning_effort: event.target.value })}><option value="">model's own</option>
-        ${EFFORTS.map((effort) => html`<option value=${effort}>${effort}</option>`)}</select></label>
+      ${!isText && html`<label title="For models that reason: how long">Reasoning<select value=${settings.reasoning_effort ?? ""}
+        onChange=${({ target }) => set("reasoning_effort", target.value)}><option value="">model's own</option>
+        ${EFFORTS.map((effort) => html`<option value=${effort}>${effort}</option>`)}</select></label>`}
     </div>
     <p class="hint">Grey values are the model's own; an empty field keeps them.</p>
-    ${TEXTS.map(([name, label, hint]) => html`<label>${label}<textarea rows="2" spellcheck=${false} placeholder=${hint}
-      value=${chat.settings[name] ?? ""} onInput=${(event) => set({ [name]: event.target.value })}></textarea></label>`)}
+    ${[STOP, ...(isText ? [] : FORM)].map(([name, label, hint]) => html`<label>${label}<textarea rows="2" spellcheck=${false}
+      placeholder=${hint} value=${settings[name] ?? ""} onInput=${({ target }) => set(name, target.value)}></textarea></label>`)}
     <button type="button" onClick=${() => {
       setRefused("");
-      update(chat.id, (now) => ({ ...now, settings: {} }), { isTouched: false });
+      if (isText) select(Object.fromEntries(Object.values(SHARED).map((name) => [name, null])));
+      edit((now) => ({ ...now, settings: {} }));
     }}>Use the model's own settings</button>
   </div>`;
 }

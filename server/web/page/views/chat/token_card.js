@@ -1,4 +1,4 @@
-// One sampled token: the alternatives, their probabilities, and links to views that analyse it.
+// One token: the alternatives, their probabilities, and links to views that analyse it.
 import { useAnswer, useJson } from "../../core/fetching.js";
 import { askJson } from "../../core/api.js";
 import { html, useMemo, useState } from "../../core/html.js";
@@ -9,19 +9,26 @@ import { Bars } from "../../parts/bars.js";
 import { Answer, Problem } from "../../parts/problem.js";
 import { TokenName } from "../../parts/token_name.js";
 import { CopyMenu } from "../../parts/tools.js";
-import { changesOf, contextOf, idsBefore } from "./story.js";
+import { isForced } from "./prose.js";
+import { contextOf } from "./requests.js";
 
 const SHOWN = 12;
 const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "How a word moves"], ["lens", "Lens"],
   ["next", "Next token"]];
+const CAPTION =
+  "Click one to continue with it. p: the model's own probability, at temperature 1; " +
+  "drawn: the probability after the temperature and the filters of the settings.";
 
-/** place: index of the token in the branch. onForce([{id, text, logprob}]): replace it with these tokens. */
-export function TokenCard({ branch, place, options, onForce, onClose }) {
-  const token = branch.tokens[place];
-  const { temperature, top_p: topP, top_k: topK } = options.sampling;
+/**
+ * branch: {prompt, pieces, ids, forced, interventions}; place: of the token. onForce([{id, text, logprob}]): continue with these tokens in
+ * its place.
+ */
+export function TokenCard({ branch, place, sampling, onForce, onClose }) {
+  const { prompt, pieces, ids, forced, interventions } = branch;
+  const [text, logprob] = pieces[place];
+  const { temperature, top_p: topP, top_k: topK } = sampling;
   const body = {
-    ...contextOf(branch.prompt, idsBefore(branch, place), "input"),
-    ...changesOf(branch),
+    ...contextOf(prompt, ids.slice(0, place), "input", interventions),
     temperatures: [1, temperature],
     top_p: topP,
     top_k: topK,
@@ -29,41 +36,30 @@ export function TokenCard({ branch, place, options, onForce, onClose }) {
   };
   const answer = useJson("v1/next", body);
   return html`<aside class="card token-card" aria-label="The chosen token">
-    <header><h2>Instead of <code class="token"><${TokenName} token=${token.text} /></code></h2>
+    <header><h2>Instead of <code class="token"><${TokenName} token=${text} /></code></h2>
       <${CopyMenu} route="v1/next" body=${body} />
       <button type="button" class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
-    ${token.logprob !== null && html`<p>Its probability was <b>${percent(Math.exp(token.logprob))}</b>${
-      token.isForced ? "; it was chosen by you." : "."}</p>`}
-    <${Answer} answer=${answer} minHeight="22rem">${({ data }) =>
-      html`<${Alternatives} token=${token} found=${data[0].temperatures} temperature=${temperature} onForce=${onForce} />`}<//>
+    ${logprob !== null && html`<p>Its probability was <b>${percent(Math.exp(logprob))}</b>${
+      isForced(forced, place) ? "; it was chosen by you." : "."}</p>`}
+    <${Answer} answer=${answer} minHeight="22rem">${({ data: [{ temperatures: [own, drawn] }] }) => html`<${Bars}
+      rows=${own.tokens.map((one, rank) => {
+        const kept = drawn.tokens[rank].kept_probability;
+        return {
+          key: one.token_id,
+          name: html`<${TokenName} token=${one.token} />`,
+          value: one.probability,
+          note: kept > 0 ? percent(kept) : "cut",
+          isOn: one.token_id === ids[place],
+        };
+      })}
+      columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1} isRanked caption=${CAPTION}
+      onPick=${(rank) => {
+        const { token_id: id, token, probability } = own.tokens[rank];
+        onForce([{ id, text: token, logprob: Math.log(probability) }]);
+      }} />`}<//>
     <${Other} onForce=${onForce} />
-    <${LookAt} branch=${branch} place=${place} />
+    <${LookAt} prompt=${prompt} ids=${ids} place=${place} />
   </aside>`;
-}
-
-const CAPTION =
-  "Click one to continue with it. p: the model's own probability, at temperature 1; " +
-  "drawn: the probability after the temperature and the filters of the settings.";
-
-function Alternatives({ token, found, temperature, onForce }) {
-  const [trained, drawn] = found;
-  const rows = trained.tokens.map((one, rank) => {
-    const kept = drawn.tokens[rank].kept_probability;
-    return {
-      key: one.token_id,
-      name: html`<${TokenName} token=${one.token} />`,
-      value: one.probability,
-      note: kept > 0 ? percent(kept) : "cut",
-      isOn: one.token_id === token.id,
-    };
-  });
-  const pick = (rank) => {
-    const { token_id: id, token: text, probability } = trained.tokens[rank];
-    onForce([{ id, text, logprob: Math.log(probability) }]);
-  };
-  return html`<${Bars} rows=${rows} columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1} isRanked
-    onPick=${pick}
-    caption=${CAPTION} />`;
 }
 
 /** A field for any other text in this place. */
@@ -89,24 +85,19 @@ function Other({ onForce }) {
 }
 
 /** Links to the other views at the row that predicted this token: the position before it. */
-function LookAt({ branch, place }) {
-  const { prompt } = branch;
-  const request = useMemo(() => ({ prompt, ids: idsBefore(branch, branch.tokens.length), at: prompt.ids.length + place }), []);
+function LookAt({ prompt, ids, place }) {
+  const request = useMemo(() => ({ prompt, ids: [...prompt.ids, ...ids], at: prompt.ids.length + place }), []);
   const { data, error } = useAnswer(reread, "tokenize", request);
   return html`<fieldset class="look-at"><legend>Look at this choice in</legend>
     ${VIEWS.map(([view, title]) => html`<button type="button" disabled=${!data}
       onClick=${() => select({ view, ...data.selection })}>${title}</button>`)}
   </fieldset>
   ${data && !data.isSame &&
-  html`<p class="hint">When it is read again, this text is cut into other tokens than those that were written one by one; the
-    views show the row next to it.</p>`}
+  html`<p class="hint">The views read this text as other tokens than the model wrote, and show the row next to it.</p>`}
   <${Problem} error=${error} />`;
 }
 
-/**
- * {selection, isSame}: the text of all ids as a selection for views, and the row that predicted the token at that
- * place.
- */
+/** {selection, isSame}: the text of all ids as a selection for views, and the row that predicted the token at that place. */
 async function reread(_, { prompt, ids, at }) {
   const { text, isSame } = await textOf(ids);
   if (prompt.isPair) {

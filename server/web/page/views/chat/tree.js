@@ -1,44 +1,43 @@
-// The tree of a conversation, as plain data: turns with their versions. Pure functions that return a changed copy.
+// The tree of a conversation or of a continued text, as plain data: turns with their versions. Pure functions that return a changed copy.
 
 /**
- * A conversation is {id, title, system, settings, updated, turns, chosen}. turns: [{id, parent, role, text, ...}] in
- * order of creation, so that versions keep their order; parent: the id of the turn before, 0 for the first one. Turns
- * with one parent and one role are versions of each other. chosen: by a parent's id, the version that is shown.
- * A turn of the user has `files` [{name, text}]; of the assistant `reasoning`, `calls` [{id, name, arguments}], `ids`
- * (token ids), `end` {reason, message} and speeds; of a tool `call`, the id of the call.
+ * A conversation is {id, kind, title, system, settings, updated, turns, chosen}. kind: "chat" or "text". turns: [{id, parent, role, text,
+ * ...}] in order of creation; parent: the id of the turn before, 0 for the first one. Turns with one parent and one role are versions of
+ * each other. chosen: by a parent's id, the shown version. In a text the user's turns are pieces of it, the assistant's continue it.
+ * user: `files` [{name, text}]. assistant: `reasoning`, `calls` [{id, name, arguments}], `ids` (token ids), in a text `pieces` [[text,
+ * logprob]], `forced` [place, count, place, ...] of tokens that the reader chose, `seed`, `changes` (interventions as JSON), `twin` (the
+ * id of the version without them), `end` {reason, message}, speeds. tool: `call`, the id of the call.
  */
-export const newConversation = (id, settings = {}) =>
-  ({ id, title: "", system: "", settings, updated: Date.now(), turns: [], chosen: {} });
+export const newConversation = (kind, settings = {}) =>
+  ({ id: kind, kind, title: "", system: "", settings, updated: Date.now(), turns: [], chosen: {} });
 
-const below = ({ turns }, parent) => turns.filter((turn) => turn.parent === parent);
+/** The interventions with which the model wrote a turn. */
+export const changesOf = ({ changes }) => (changes ? JSON.parse(changes) : []);
 
 /** The shown turns, from the first to the last. */
-export function pathOf(chat) {
+export function pathOf({ turns, chosen }) {
+  const shown = new Map(); // by the parent's id: the chosen version, or else the last one
+  for (const turn of turns) if (!shown.has(turn.parent) || shown.get(turn.parent).id !== chosen[turn.parent]) shown.set(turn.parent, turn);
   const path = [];
-  for (let parent = 0; ;) {
-    const versions = below(chat, parent);
-    if (versions.length === 0) return path;
-    const turn = versions.find(({ id }) => id === chat.chosen[parent]) ?? versions.at(-1);
-    path.push(turn);
-    parent = turn.id;
-  }
+  for (let turn = shown.get(0); turn; turn = shown.get(turn.id)) path.push(turn);
+  return path;
 }
 
-/** The turns from the first to this one, whichever versions are shown. */
-export function pathTo(chat, id) {
-  const byId = new Map(chat.turns.map((turn) => [turn.id, turn]));
+/** The turns from the first to the one with this id, whichever versions are shown; none for 0. */
+export function pathTo({ turns }, id) {
+  const byId = new Map(turns.map((turn) => [turn.id, turn]));
   const path = [];
   for (let turn = byId.get(id); turn; turn = byId.get(turn.parent)) path.unshift(turn);
   return path;
 }
 
 /** The versions of a turn, in order of creation. */
-export const versionsOf = (chat, turn) => below(chat, turn.parent).filter(({ role }) => role === turn.role);
+export const versionsOf = ({ turns }, { parent, role }) => turns.filter((turn) => turn.parent === parent && turn.role === role);
 
 /** {chat, id}: with a new turn, which is shown. */
 export function withTurn(chat, turn) {
   const id = 1 + Math.max(0, ...chat.turns.map((one) => one.id));
-  return { id, chat: { ...chat, turns: [...chat.turns, { ...turn, id }], chosen: { ...chat.chosen, [turn.parent]: id } } };
+  return { id, chat: withChosen({ ...chat, turns: [...chat.turns, { ...turn, id }] }, { ...turn, id }) };
 }
 
 export const withChange = (chat, id, changes) =>
@@ -47,29 +46,34 @@ export const withChange = (chat, id, changes) =>
 export const withChosen = (chat, turn) => ({ ...chat, chosen: { ...chat.chosen, [turn.parent]: turn.id } });
 
 /** Without a turn and all that follows it; the version before it is shown then, or the one after it. */
-export function withoutTurn(chat, id) {
-  const gone = new Set([id]);
-  for (const turn of chat.turns) if (gone.has(turn.parent)) gone.add(turn.id); // parents come first
-  const { [chat.turns.find((turn) => turn.id === id).parent]: _, ...chosen } = chat.chosen;
-  const versions = versionsOf(chat, chat.turns.find((turn) => turn.id === id));
-  const place = versions.findIndex((turn) => turn.id === id);
-  const left = { ...chat, turns: chat.turns.filter((turn) => !gone.has(turn.id)), chosen };
+export function withoutTurn(chat, turn) {
+  const gone = new Set([turn.id]);
+  for (const { id, parent } of chat.turns) if (gone.has(parent)) gone.add(id); // parents come first
+  const { [turn.parent]: _, ...chosen } = chat.chosen;
+  const versions = versionsOf(chat, turn);
+  const place = versions.findIndex(({ id }) => id === turn.id);
   const next = versions[place - 1] ?? versions[place + 1];
+  const left = { ...chat, turns: chat.turns.filter(({ id }) => !gone.has(id)), chosen };
   return next ? withChosen(left, next) : left;
 }
 
-const fence = (text) => "`".repeat(Math.max(3, 1 + Math.max(0, ...(text.match(/`+/g) ?? []).map((run) => run.length))));
-
-/** A user's message as the model reads it: the files, then the text. */
-const contentOf = ({ text, files = [] }) =>
-  [...files.map((file) => `${file.name}:\n${fence(file.text)}\n${file.text}\n${fence(file.text)}`), text].filter(Boolean).join("\n\n");
+/** A user's message as the model reads it: the files in fences, then the text. */
+function contentOf({ text, files = [] }) {
+  const fenced = files.map((file) => {
+    const longest = Math.max(2, ...(file.text.match(/`+/g) ?? []).map((run) => run.length));
+    const fence = "`".repeat(longest + 1);
+    return `${file.name}:\n${fence}\n${file.text}\n${fence}`;
+  });
+  return [...fenced, text].filter(Boolean).join("\n\n");
+}
 
 const callOf = ({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } });
 
 /** The messages of a request for these turns. */
 export function messagesOf({ system }, turns) {
-  const messages = turns.map(({ role, text, reasoning, calls, call, files }) => {
-    if (role === "user") return { role, content: contentOf({ text, files }) };
+  const messages = turns.map((turn) => {
+    const { role, text, reasoning, calls, call } = turn;
+    if (role === "user") return { role, content: contentOf(turn) };
     if (role === "tool") return { role, content: text, tool_call_id: call };
     return {
       role,
@@ -83,12 +87,12 @@ export function messagesOf({ system }, turns) {
 
 const LONGEST_TITLE = 60; // characters
 
-/** A conversation's title: the given one, or the beginning of the first message. */
-export function titleOf({ title, turns }) {
+/** The given title, or the beginning of the first message. */
+export function titleOf({ kind, title, turns }) {
   if (title) return title;
   const first = turns.find(({ role }) => role === "user");
-  const line = (first?.text || first?.files?.[0]?.name || "").trim().split("\n")[0];
-  return line.length > LONGEST_TITLE ? `${line.slice(0, LONGEST_TITLE - 1)}…` : line || "New chat";
+  const [line] = (first?.text || first?.files?.[0]?.name || "").trim().split("\n");
+  return line.length > LONGEST_TITLE ? `${line.slice(0, LONGEST_TITLE - 1)}…` : line || `New ${kind}`;
 }
 
 /** Whether the title or a turn contains the words of a search, in any case. */

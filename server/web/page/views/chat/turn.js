@@ -1,89 +1,86 @@
-// One turn of a conversation: its text, its panels for reasoning, calls and files, and its buttons.
+// One turn of a conversation or of a text: its text, its panels for reasoning, calls and files, and its buttons.
 import { classes, html, memo, useEffect, useRef, useState } from "../../core/html.js";
 import { counted, format } from "../../core/numbers.js";
 import { saved } from "../../core/place.js";
-import { useStore } from "../../core/store.js";
+import { Store, useStore } from "../../core/store.js";
 import { Problem } from "../../parts/problem.js";
-import { copy } from "../../parts/tools.js";
+import { copy, useSaid } from "../../parts/tools.js";
 import { live } from "./answer.js";
 import { IconButton } from "./icon.js";
-import { useCode } from "./later.js";
 import { versionsOf } from "./tree.js";
 import { XRay } from "./xray.js";
 
-/**
- * turn, isLast; actions {choose(turn), regenerate(turn), proceed(turn), save(turn, text), remove(turn),
- * fork(turn, place, tokens, ids before), reply(turn, results)}; more: {chat, model, interventions, sampling, isXRay, isBusy}.
- */
-export const Turn = memo(function Turn({ turn, isLast, actions, more }) {
+const nothing = new Store(null);
+const code = new Store(null);
+let asked = null;
+
+/** {Markdown, Code}, or null while they are loaded: turns are plain text until then. */
+export function useCode() {
+  asked ??= import("./markdown.js").then((module) => code.set(module), () => {
+    asked = null; // tried again with the next turn
+  });
+  return useStore(code);
+}
+
+/** shown: the text before the turn in a text; actions: see conversation.js; more: {chat, model, isPair, sampling, seed, isXRay, isBusy}. */
+export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, more }) {
   const { chat, isBusy } = more;
-  const versions = versionsOf(chat, turn);
   const [isEdited, setEdited] = useState(false);
   const [own, setOwn] = useState(null); // X-ray of this turn only; null: as the conversation
-  const isUser = turn.role === "user";
-  const isXRay = turn.role === "assistant" && !isBusy && (own ?? more.isXRay);
+  const isLive = isBusy && live.value?.turn.id === stored.id;
+  const now = useStore(isLive ? live : nothing);
+  const turn = now?.turn.id === stored.id ? now.turn : stored;
+  const isText = chat.kind === "text";
+  const isAnswer = turn.role === "assistant";
+  const isXRay = isAnswer && (!isLive || Boolean(turn.pieces)) && (own ?? more.isXRay);
   const name = { user: "You", assistant: turn.model ?? "Model", tool: "Result of a tool" }[turn.role];
-  const isLive = isBusy && live.value?.turn.id === turn.id;
-  const close = () => setEdited(false);
-  const buttons = !isLive && !isEdited && html`<${Buttons} turn=${turn} versions=${versions} actions=${actions} isBusy=${isBusy}
-    onEdit=${() => setEdited(true)} isXRay=${isXRay} onXRay=${() => setOwn(!isXRay)} />`;
+  const xray = (one, hasKey) => html`<${XRay} key=${one.id} turn=${one} shown=${shown} more=${more} hasKey=${hasKey}
+    onFork=${(...fork) => actions.fork(one, ...fork)} />`;
+  const content = html`${isEdited
+    ? html`<${Editor} turn=${turn} onClose=${() => setEdited(false)} onSave=${(text) => {
+      setEdited(false);
+      actions.save(turn, text);
+    }} />`
+    : isXRay ? xray(turn, isLast && !isLive) : html`<${Body} turn=${turn} shown=${shown} isText=${isText} isLive=${isLive} />`}
+    ${isLive && !turn.text && !turn.reasoning && !turn.calls && html`<p class="waiting" aria-busy="true">
+      <span class="unseen">The model reads the conversation…</span><i></i><i></i><i></i></p>`}`;
+  const twin = turn.twin && chat.turns.find(({ id }) => id === turn.twin);
   return html`<article class=${classes("turn", `of-${turn.role}`, isLast && "is-last")} aria-label=${name}>
-    ${!isUser && html`<p class="turn-name">${name}${turn.isChanged && html` <span>edited model</span>`}</p>`}
-    ${isEdited
-      ? html`<${Editor} turn=${turn} onClose=${close} onSave=${(text) => {
-        close();
-        actions.save(turn, text);
-      }} />`
-      : isXRay
-        ? html`<${XRay} key=${turn.id} chat=${chat} turn=${turn} model=${more.model} sampling=${more.sampling} hasKey=${isLast}
-            interventions=${turn.isChanged ? more.interventions : []} onFork=${(...fork) => actions.fork(turn, ...fork)} />`
-        : isLive ? html`<${LiveBody} id=${turn.id} />` : html`<${Body} turn=${turn} />`}
-    ${isLast && turn.end?.reason === "tool_calls" && !isBusy && html`<${Results} turn=${turn} onReply=${actions.reply} />`}
-    ${!isLive && turn.end && html`<${Ending} turn=${turn} onRetry=${() => actions.proceed(turn)} isLast=${isLast} isBusy=${isBusy} />`}
-    ${buttons}
+    ${isAnswer && !isText && html`<p class="turn-name">${name}${turn.changes && html` <span>edited model</span>`}</p>`}
+    ${twin ? html`<div class="columns"><section class="card side"><h2>Before</h2>${xray(twin)}</section>
+      <section class="card side"><h2>After</h2>${content}</section></div>` : content}
+    ${!isLive && html`<${Ending} turn=${turn} isOpen=${isLast && !isBusy && !saved} isText=${isText} actions=${actions} />
+      ${!isEdited && html`<${Buttons} turn=${turn} versions=${versionsOf(chat, turn)} actions=${actions} more=${more}
+        onEdit=${() => setEdited(true)} isXRay=${isXRay} onXRay=${() => setOwn(!isXRay)} />`}`}
   </article>`;
 });
 
-/** The turn while it is written. */
-function LiveBody({ id }) {
-  const now = useStore(live);
-  if (now?.turn.id !== id) return null;
-  const { turn } = now;
-  const isEmpty = !turn.text && !turn.reasoning && !turn.calls;
-  return isEmpty
-    ? html`<p class="waiting" aria-busy="true"><span class="unseen">The model reads the conversation…</span><i></i><i></i><i></i></p>`
-    : html`<${Body} turn=${turn} isLive />`;
-}
-
-function Body({ turn, isLive = false }) {
-  const code = useCode();
+function Body({ turn, shown, isText, isLive }) {
+  const module = useCode();
   const { role, text, reasoning, calls = [], files = [], isStructured } = turn;
+  if (isText) return html`<p class="plain-text">${shown && html`<span class="prompt">${shown}</span>`}${text}</p>`;
   if (role === "user") {
     return html`${files.map((file) => html`<${Panel} title=${`${file.name}, ${counted(file.text.length, "character")}`}><pre
       tabindex="0">${file.text}</pre><//>`)}
       ${text && html`<div class="bubble">${text}</div>`}`;
   }
   if (role === "tool") return html`<${Panel} title="Result" isOpen><pre tabindex="0">${text}</pre><//>`;
+  const inJson = (source, label) => (module ? html`<${module.Code} text=${source} lang="json" label=${label} />` : source);
   const shape = isStructured && !isLive ? prettyOf(text) : null;
-  return html`${reasoning && html`<${Thought} turn=${turn} isLive=${isLive && !text} />`}
-    ${shape !== null
-      ? html`<${Panel} title="Structured answer" isOpen>${code ? html`<${code.Code} text=${shape} lang="json" />` : shape}<//>`
-      : text && (code ? html`<${code.Markdown} text=${text} isLive=${isLive} />` : html`<p class="plain-text">${text}</p>`)}
+  const plain = () => (module ? html`<${module.Markdown} text=${text} isLive=${isLive} />` : html`<p class="plain-text">${text}</p>`);
+  return html`${reasoning && html`<${Panel} title=${thoughtOf(turn, isLive && !text)} class="thought">
+      <div class="plain-text">${reasoning.trim()}</div><//>`}
+    ${shape !== null ? html`<${Panel} title="Structured answer" isOpen>${inJson(shape)}<//>` : text && plain()}
     ${calls.map((call) => html`<${Panel} title=${`Calls ${call.name}`} isOpen>${
-      code ? html`<${code.Code} text=${prettyOf(call.arguments) ?? call.arguments} lang="json" label="arguments" />`
-        : call.arguments}<//>`)}`;
+      inJson(prettyOf(call.arguments) ?? call.arguments, "arguments")}<//>`)}`;
 }
 
 /** A part that can be folded. */
-function Panel({ title, isOpen = false, children }) {
-  return html`<details class="panel" open=${isOpen}><summary>${title}</summary>${children}</details>`;
-}
+const Panel = ({ title, isOpen = false, class: more, children }) =>
+  html`<details class=${classes("panel", more)} open=${isOpen}><summary>${title}</summary>${children}</details>`;
 
-function Thought({ turn, isLive }) {
-  const said = `${isLive ? "Thinking" : "Thought"} for ${((turn.thoughtMs ?? 0) / 1000).toFixed(1)} s`;
-  return html`<details class="panel thought"><summary>${turn.thoughtMs ? said : "Reasoning"}</summary>
-    <div class="plain-text">${turn.reasoning.trim()}</div></details>`;
-}
+const thoughtOf = ({ thoughtMs }, isThinking) =>
+  (thoughtMs ? `${isThinking ? "Thinking" : "Thought"} for ${(thoughtMs / 1000).toFixed(1)} s` : "Reasoning");
 
 function prettyOf(text) {
   try {
@@ -93,44 +90,52 @@ function prettyOf(text) {
   }
 }
 
-const ENDS = {
-  length: "Stopped at the largest number of tokens.",
-  stopped: "Stopped by you.",
-};
+const ENDS = { length: "Stopped at the largest number of tokens.", stopped: "Stopped by you." };
 
-function Ending({ turn, onRetry, isLast, isBusy }) {
-  const { reason, message, error } = turn.end;
+/** How a turn ended, and the next steps. isOpen: more can be written after it. */
+function Ending({ turn, isOpen, isText, actions }) {
+  const { role, text, reasoning, calls, end } = turn;
+  const { reason, message, error } = end ?? {};
+  if (reason === "tool_calls") return isOpen && html`<${Results} turn=${turn} onReply=${actions.reply} />`;
   const stored = { title: "Not finished", status: 422, message }; // of a conversation that was opened again
   const problem = reason === "error" && (error instanceof Error ? error : stored);
-  const isOpen = isLast && !isBusy && !saved && reason !== "stop" && reason !== "tool_calls";
+  const said = { ...ENDS, context: message, stop: isText && "The model ended its text." }[reason];
+  const isDone = reason === "context" || (!isText && (text || reasoning || calls) && (reason ?? "stop") === "stop");
+  const button = (label, run) => html`<button type="button" onClick=${() => run(turn)}>${label}</button>`;
+  const next = role !== "assistant" ? button(isText ? "Continue" : "Answer", actions.respond)
+    : !isDone && button(text || reasoning ? "Continue" : "Try again", actions.proceed);
   return html`${problem && html`<${Problem} error=${problem} isAction />`}
-    ${(ENDS[reason] || isOpen) && html`<p class="turn-end">${ENDS[reason]}
-      ${isOpen && html`<button type="button" onClick=${onRetry}>${turn.text || turn.reasoning ? "Continue" : "Try again"}</button>`}</p>`}`;
+    ${(said || isOpen) && html`<p class="turn-end">${said} ${isOpen && next}
+      ${isOpen && isText && text && role === "assistant" && html`<button type="button" class="quiet" onClick=${actions.take}
+        title="To edit it, or to look at it in the other views">Use the whole text as the prompt</button>`}</p>`}`;
 }
 
-function Buttons({ turn, versions, actions, isBusy, onEdit, isXRay, onXRay }) {
-  const [said, setSaid] = useState("");
+function Buttons({ turn, versions, actions, more, onEdit, isXRay, onXRay }) {
+  const [said, run] = useSaid();
+  const { isBusy } = more;
+  const isText = more.chat.kind === "text";
   const place = versions.findIndex(({ id }) => id === turn.id);
-  const run = () => copy(turn.text).then(setSaid, (error) => setSaid(error.message)).then(() => setTimeout(() => setSaid(""), 2000));
   const isAnswer = turn.role === "assistant";
+  const numTokens = counted(turn.ids?.length ?? 0, "token");
   const speed = turn.perSecond ? `${format(turn.perSecond, 3)} tokens/s` : "";
-  const detail = turn.firstMs ? `${counted(turn.ids?.length ?? 0, "token")}, the first after ${format(turn.firstMs, 3)} ms` : "";
+  const detail = turn.firstMs ? `${numTokens}, the first after ${format(turn.firstMs, 3)} ms` : "";
+  const show = (icon, label, to) => html`<${IconButton} icon=${icon} label=${label} disabled=${!versions[to] || isBusy}
+    onClick=${() => actions.choose(versions[to])} />`;
+  const button = (icon, label, action) =>
+    !saved && html`<${IconButton} icon=${icon} label=${label} disabled=${isBusy} onClick=${() => action(turn)} />`;
   return html`<div class="turn-buttons" role="group" aria-label="This turn">
-    ${versions.length > 1 && html`<span class="versions">
-      <${IconButton} icon="before" label="Version before" disabled=${place === 0 || isBusy}
-        onClick=${() => actions.choose(versions[place - 1])} />
+    ${versions.length > 1 && html`<span class="versions">${show("before", "Version before", place - 1)}
       <span aria-label=${`Version ${place + 1} of ${versions.length}`}>${place + 1}/${versions.length}</span>
-      <${IconButton} icon="after" label="Next version" disabled=${place === versions.length - 1 || isBusy}
-        onClick=${() => actions.choose(versions[place + 1])} /></span>`}
-    <${IconButton} icon="copy" label="Copy" onClick=${run} />
-    ${isAnswer && !saved && html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy}
-      onClick=${() => actions.regenerate(turn)} />`}
-    ${turn.role !== "tool" && !saved && html`<${IconButton} icon="edit" label="Edit" disabled=${isBusy} onClick=${onEdit} />`}
-    ${!saved && html`<${IconButton} icon="remove" label="Delete from here" disabled=${isBusy}
-      onClick=${() => actions.remove(turn)} />`}
+      ${show("after", "Next version", place + 1)}</span>`}
+    <${IconButton} icon="copy" label="Copy" onClick=${() => run(() => copy(turn.text))} />
+    ${isAnswer && button("again", "Regenerate", actions.regenerate)}
+    ${turn.role !== "tool" && button("edit", "Edit", onEdit)}
+    ${button("remove", "Delete from here", actions.remove)}
     ${isAnswer && html`<${IconButton} icon="xray" label="X-ray: the probability of each token" aria-pressed=${isXRay} disabled=${isBusy}
       onClick=${onXRay} />`}
-    ${speed && html`<span class="speed" title=${detail}>${speed}</span>`}
+    ${speed && html`<span class="speed" title=${detail}>${isText && `${numTokens}, `}${speed}</span>`}
+    ${turn.seed !== undefined && html`<span class="seed">seed ${turn.seed}</span>${turn.seed !== more.seed && html`<button type="button"
+      class="quiet" onClick=${() => actions.keepSeed(turn.seed)}>keep it</button>`}`}
     <span class="said" role="status">${said}</span>
   </div>`;
 }
@@ -140,18 +145,17 @@ function Editor({ turn, onSave, onClose }) {
   const field = useRef(null);
   useEffect(() => field.current.focus(), []);
   const isUser = turn.role === "user";
-  const onKeyDown = (event) => {
-    if (event.key === "Escape") onClose();
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || !isUser) return;
+  const save = (event) => {
     event.preventDefault();
     onSave(text);
   };
-  return html`<form class="turn-editor" onSubmit=${(event) => {
-    event.preventDefault();
-    onSave(text);
-  }}><label><span class="unseen">The turn's text</span>
+  const onKeyDown = (event) => {
+    if (event.key === "Escape") onClose();
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && isUser) save(event);
+  };
+  return html`<form class="turn-editor" onSubmit=${save}><label><span class="unseen">The turn's text</span>
       <textarea ref=${field} value=${text} rows=${Math.min(16, text.split("\n").length + 1)}
-        onInput=${(event) => setText(event.target.value)} onKeyDown=${onKeyDown}></textarea></label>
+        onInput=${({ target }) => setText(target.value)} onKeyDown=${onKeyDown}></textarea></label>
     <button type="button" onClick=${onClose}>Cancel</button>
     <button type="submit" class="primary" disabled=${text.trim() === ""}>${isUser ? "Send" : "Save"}</button></form>`;
 }
@@ -165,6 +169,6 @@ function Results({ turn, onReply }) {
   };
   return html`<form class="turn-editor" onSubmit=${send}>${turn.calls.map(({ id, name }) => html`<label>Result of ${name}
     <textarea rows="2" required value=${results[id] ?? ""}
-      onInput=${(event) => setResults({ ...results, [id]: event.target.value })}></textarea></label>`)}
+      onInput=${({ target }) => setResults({ ...results, [id]: target.value })}></textarea></label>`)}
     <button type="submit" class="primary">Send the ${turn.calls.length > 1 ? "results" : "result"}</button></form>`;
 }

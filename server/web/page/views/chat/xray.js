@@ -4,55 +4,55 @@ import { useAnswer } from "../../core/fetching.js";
 import { html, useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { percent } from "../../core/numbers.js";
 import { shownToken } from "../../core/model.js";
-import { Answer } from "../../parts/problem.js";
+import { Answer, Problem } from "../../parts/problem.js";
 import { hideTooltip, showTooltip } from "../../parts/tooltip.js";
-import { promptOf } from "./answer.js";
 import { Prose } from "./prose.js";
+import { contextOf, idsOf, readPrompt } from "./requests.js";
 import { TokenCard } from "./token_card.js";
-import { pathTo } from "./tree.js";
+import { changesOf, pathTo } from "./tree.js";
 
 const ALTERNATIVES = 5;
 const POINTED_MS = 120; // until alternatives are requested
 
-/**
- * {prompt: {ids, shown, isPair}, tokens: [{id, text, logprob, isForced}]} of a turn: its tokens as they were generated,
- * with the probabilities that the model gives them now, all from one pass. Special tokens at its end are left out.
- */
-async function readTokens(_, { chat, before, turn, model, interventions }, { signal }) {
-  const { tokens: prompt } = await askJson("tokenize", promptOf(chat, before), { signal });
-  const isOwn = turn.ids && turn.model === model; // another model has other tokens
-  const own = isOwn ? turn.ids : (await askJson("tokenize", { prompt: turn.text, add_special_tokens: false }, { signal })).tokens;
-  const changes = interventions.length ? { interventions } : {};
-  const body = { prompt: [...prompt, ...own], echo: true, max_tokens: 0, logprobs: 0, ...changes };
-  const { choices: [{ logprobs }] } = await askJson("v1/completions", body, { signal });
-  const [first, count] = turn.forced ?? [0, 0];
-  const tokens = own.map((id, i) => ({
-    id,
-    text: logprobs.tokens[prompt.length + i],
-    logprob: logprobs.token_logprobs[prompt.length + i],
-    isForced: i >= first && i < first + count,
-  }));
-  while (tokens.length && /^<[^\s>]*>$|^\[\/?[A-Z]+\]$/.test(tokens.at(-1).text) && !turn.text.endsWith(tokens.at(-1).text)) tokens.pop();
-  return { prompt: { ids: prompt, shown: "", text: "", isPair: false }, tokens };
+/** The pieces without special tokens of the template at the end, such as <|im_end|>, which are not in the text. */
+function withoutEnd(pieces, text) {
+  const isSpecial = ([name]) => /^<[^\s>]*>$|^\[\/?[A-Z]+\]$/.test(name) && !text.endsWith(name);
+  return pieces.slice(0, pieces.findLastIndex((piece) => !isSpecial(piece)) + 1);
 }
 
-/** onFork(place, [{id, text}], ids): continue after these ids, which are before that place, and these tokens. */
-export function XRay({ chat, turn, model, interventions, sampling, hasKey, onFork }) {
+/** {pieces, ids} of a turn: its tokens with the model's probabilities, all from one pass. */
+async function readPieces(_, { request, turn, interventions }, options) {
+  const prompt = await readPrompt("", request, options);
+  const ids = await idsOf(turn, request.model, options); // another model has other tokens
+  const body = { ...contextOf(prompt, ids, "prompt", interventions), echo: true, max_tokens: 0, logprobs: 0 };
+  const { choices: [{ logprobs }] } = await askJson("v1/completions", body, options);
+  return { pieces: ids.map((_id, i) => ["tokens", "token_logprobs"].map((name) => logprobs[name][prompt.ids.length + i])), ids };
+}
+
+/** more: as of a turn; shown: the text before it; onFork(place, [{id, text, logprob}], ids): continue after these ids and tokens. */
+export function XRay({ turn, shown = "", more, hasKey, onFork }) {
+  const { chat, model, isPair, sampling } = more;
+  const interventions = changesOf(turn);
   const request = useMemo(() => {
-    const { system, settings } = chat;
-    return { chat: { system, settings }, before: pathTo(chat, turn.id).slice(0, -1), turn, model, interventions };
-  }, [turn, model]);
-  const answer = useAnswer(readTokens, "tokenize", request);
-  return html`<div class="xray"><${Answer} answer=${answer}>${({ prompt, tokens }) =>
-    html`<${Chips} branch=${{ id: turn.id, prompt, tokens, interventions: interventions.length ? interventions : null }}
-      sampling=${sampling} hasKey=${hasKey} onFork=${onFork} />`}<//></div>`;
+    const { kind, system, settings } = chat;
+    return { chat: { kind, system, settings }, turns: pathTo(chat, turn.parent), model, isPair };
+  }, [turn.id, model]);
+  const prompt = useAnswer(readPrompt, "tokenize", request);
+  const isKnown = turn.pieces && turn.model === model;
+  const answer = useAnswer(readPieces, isKnown ? null : "tokenize", useMemo(() => ({ request, turn, interventions }), [turn, model]));
+  const chips = ({ pieces, ids }) => html`<${Chips} shown=${shown}
+    branch=${{ prompt: prompt.data, pieces: withoutEnd(pieces, turn.text), ids, forced: turn.forced, interventions }}
+    sampling=${sampling} hasKey=${hasKey} onFork=${onFork} />`;
+  return html`<div class="xray"><${Problem} error=${prompt.error} />
+    ${isKnown ? chips(turn) : html`<${Answer} answer=${answer}>${chips}<//>`}</div>`;
 }
 
-function Chips({ branch, sampling, hasKey, onFork }) {
+function Chips({ branch, shown, sampling, hasKey, onFork }) {
   const [picked, setPicked] = useState(null);
   const box = useRef(null);
-  usePointed(box, branch);
-  const isOpen = picked !== null && picked < branch.tokens.length;
+  const { pieces, forced, ids } = branch;
+  const isOpen = picked !== null && picked < pieces.length && branch.prompt;
+  const pointed = usePointed(box, branch, isOpen);
   const close = () => {
     box.current.querySelector(".picked")?.focus(); // to keep the place in the text
     setPicked(null);
@@ -62,50 +62,36 @@ function Chips({ branch, sampling, hasKey, onFork }) {
     event.stopPropagation(); // it would close the settings
     close();
   };
-  return html`<div ref=${box} onKeyDown=${onKeyDown}>
-    <${Prose} branch=${branch} picked=${picked} onPick=${setPicked} hasKey=${hasKey} />
-    ${isOpen && html`<${TokenCard} key=${picked} branch=${branch} place=${picked} options=${{ sampling }}
-      onForce=${(forced) => onFork(picked, forced, branch.tokens.slice(0, picked).map(({ id }) => id))}
-      onClose=${close} />`}
+  return html`<div ref=${box} onKeyDown=${onKeyDown} ...${pointed}>
+    <${Prose} pieces=${pieces} forced=${forced} shown=${shown} picked=${picked} onPick=${setPicked} hasKey=${hasKey} />
+    ${isOpen && html`<${TokenCard} key=${picked} branch=${branch} place=${picked} sampling=${sampling}
+      onForce=${(tokens) => onFork(picked, tokens, ids.slice(0, picked))} onClose=${close} />`}
   </div>`;
 }
 
-/** Show the likeliest alternatives of the token that is pointed at or focused. */
-function usePointed(box, { prompt, tokens, interventions }) {
-  useEffect(() => {
-    let timer = null;
-    let abort = new AbortController();
-    const leave = () => {
-      clearTimeout(timer);
-      abort.abort();
-      hideTooltip(box);
-    };
-    const point = (event) => {
-      const chip = event.target.closest?.(".written");
-      leave();
-      const place = chip ? Array.from(box.current.querySelectorAll(".prose .written")).indexOf(chip) : -1;
-      if (place < 0) return;
-      const { signal } = (abort = new AbortController());
-      timer = setTimeout(async () => {
-        const input = [...prompt.ids, ...tokens.slice(0, place).map(({ id }) => id)];
-        const body = { input, num_tokens: ALTERNATIVES, ...(interventions ? { interventions } : {}) };
-        const answer = await askJson("v1/next", body, { signal, isKept: false }).catch(() => null);
-        if (!answer || signal.aborted) return;
-        const at = chip.getBoundingClientRect();
-        const { tokens: likeliest } = answer.data[0].temperatures[0];
-        const said = likeliest.map(({ token, probability }) => `${shownToken(token)} ${percent(probability)}`);
-        showTooltip(box, said.join(" · "), { x: at.left, y: at.top });
-      }, POINTED_MS);
-    };
-    const element = box.current;
-    element.addEventListener("pointerover", point);
-    element.addEventListener("pointerleave", leave);
-    element.addEventListener("focusin", point);
-    return () => {
-      leave();
-      element.removeEventListener("pointerover", point);
-      element.removeEventListener("pointerleave", leave);
-      element.removeEventListener("focusin", point);
-    };
-  }, [prompt, tokens]);
+/** Handlers that show the likeliest alternatives of the token that is pointed at or focused; isOff: none are shown. */
+function usePointed(box, { prompt, ids, interventions }, isOff) {
+  const now = useRef({ timer: null, abort: new AbortController() }).current;
+  const leave = () => {
+    clearTimeout(now.timer);
+    now.abort.abort();
+    hideTooltip(box);
+  };
+  useEffect(() => leave, [isOff]);
+  const point = ({ target }) => {
+    const chip = target.closest?.(".prose .written");
+    leave();
+    if (!chip || !prompt || isOff) return;
+    const place = Array.from(box.current.querySelectorAll(".prose .written")).indexOf(chip);
+    const { signal } = (now.abort = new AbortController());
+    now.timer = setTimeout(async () => {
+      const body = { ...contextOf(prompt, ids.slice(0, place), "input", interventions), num_tokens: ALTERNATIVES };
+      const answer = await askJson("v1/next", body, { signal, isKept: false }).catch(() => null);
+      if (!answer || signal.aborted) return;
+      const at = chip.getBoundingClientRect();
+      const said = answer.data[0].temperatures[0].tokens.map(({ token, probability }) => `${shownToken(token)} ${percent(probability)}`);
+      showTooltip(box, said.join(" · "), { x: at.left, y: at.top });
+    }, POINTED_MS);
+  };
+  return { onPointerOver: point, onPointerLeave: leave, onFocusIn: point };
 }
