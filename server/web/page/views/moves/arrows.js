@@ -12,6 +12,7 @@ import { FieldChoices, FieldSelect } from "../../parts/choices.js";
 import { ClipButton } from "../../parts/clip_button.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
+import { ToolRow } from "../../parts/tool_row.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { ContextFields, contextsOf, useContexts } from "./contexts.js";
 import { Figure } from "./figure.js";
@@ -61,32 +62,30 @@ function Card({ answer, entries, body, layer, texts = null }) {
   const saved = useMemo(() => savedArrays(data), [data]);
   const handle = useRef(null);
   return html`<section class="card">
-    <${Head} entry=${texts ? null : entries?.[0]} title=${texts ? "One word in several contexts" : undefined}
+    <${Head} row=${ToolRow} entry=${texts ? null : entries?.[0]} title=${texts ? "One word in several contexts" : undefined}
       menus=${html`${body?.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
         ${entries && html`<${SaveMenu} name="motion" picture=${handle} arrays=${saved} />`}`}
       says="A word’s vector begins as its embedding; every attention head and MLP adds an arrow to it. Another word’s arrow is its
         attention weight × its value × W_O. Put end to end, the arrows lead to the vector from which the next word is read.">
       <${FieldChoices} field="motion_show" label="of"
         choices=${[["one", "this text"], ["contexts", "one word in several contexts"]]} />
-      <${Options} isMany=${texts !== null} />
+      ${optionsOf(texts !== null, useSelection(), useHead())}
     <//>
     ${texts && html`<${ContextFields} /><${HeadPicker} />`}
     <${Answer} answer=${answer} minHeight="20rem">${() => data && html`<${Motion} data=${data} texts=${texts} handle=${handle} />`}<//>
   </section>`;
 }
 
-function Options({ isMany }) {
-  const { motion_by: by, motion_mlps: mlps } = useSelection();
-  const { layer, head } = useHead();
+function optionsOf(isMany, { motion_by: by, motion_mlps: mlps }, { layer, head }) {
   const views = [["auto", isMany ? "what sets the contexts apart" : `what ${by === "head" ? "heads" : "other words"} add most`],
     ["largest", "what is added most"], ["parts", "embedding, attention, MLPs"],
     ...(by === "head" || isMany ? [] : [["key", "the chosen key word"]])];
-  return html`<${FieldChoices} field="motion_by" label="An arrow for each"
+  return html`<label><input type="checkbox" checked=${!mlps} onChange=${(event) => select({ motion_mlps: !event.target.checked })} />${" "}
+      without MLPs</label>
+    <${FieldChoices} field="motion_by" label="An arrow for each"
       choices=${[["word", "word"], ["head", "head"], ["one", `word, head ${layer}.${head} alone`]]} />
     <${FieldChoices} field="motion_layers" label="Layers"
       choices=${[["sum", "all together"], ["each", "one after another"], ["one", `layer ${layer}`]]} />
-    <label><input type="checkbox" checked=${!mlps} onChange=${(event) => select({ motion_mlps: !event.target.checked })} />${" "}
-      without MLPs</label>
     <${FieldChoices} field="motion_space" label="In" choices=${[["plane", "a plane"], ["space", "three dimensions"]]} />
     <${FieldSelect} field="motion_axes" label="Axes" options=${views} />`;
 }
