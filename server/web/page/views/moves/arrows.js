@@ -167,14 +167,14 @@ function Facts({ data, named }) {
   const { motion_mlps: hasMlps } = useSelection();
   const [most] = largestOf(steps, 1);
   const ofMost = most && most.size * Math.sqrt(most.share);
-  return html`<p class="motion-facts">${most && `The longest arrow is ${most.what}: ${format(most.size)} long, of which the ${
-    named} holds ${format(ofMost)}. `}The ${named} holds <b class="number" id="motion-share">${percent(share)}</b> of the squared
-    lengths of what is added; the rest is in the other ${width - data.axes.length} directions of ${width}. The
+  return html`<p class="motion-facts">${most && `The longest arrow is ${most.what}: ${format(most.size)} long, ${format(ofMost)} in the ${
+    named}. `}The ${named} holds <b class="number" id="motion-share">${percent(share)}</b> of the squared lengths
+    of all additions; the rest is in the other ${width - data.axes.length} directions of ${width}. The
     arrows’ sum is <b class="number" id="motion-difference">${format(difference, 3)}</b> from the model’s own
-    vector${!hasMlps && " less the MLPs"}, whose length is <span class="number" id="motion-length">${
+    vector${!hasMlps && " less the MLPs"}, of length <span class="number" id="motion-length">${
       format(endLength)}</span>${ways.length > 1 && " in the first text"}.
     ${!hasMlps && ` The MLPs, together ${format(mlps)} long, are left out.`}
-    ${ways.length > 1 && html` Of what sets the contexts apart at the end it holds
+    ${ways.length > 1 && html` Of the differences of the contexts at the end it holds
       ${" "}<b class="number" id="motion-apart">${percent(apart)}</b>.`}
     ${rounded > 1e-4 && ` The model rounds its sums as it goes: that is an arrow of its own, of length ${format(rounded, 3)}.`}</p>`;
 }
