@@ -22,7 +22,7 @@ PARIS = {"text": QUESTION, "layer": 23, "head": 4, "query": 4, "key": 3}
 PICTURES = {
     "attention": ({"view": "attention", **INDUCTION}, "light", 820),
     "why": ({"view": "why", **INDUCTION}, "light", 820),
-    "contributions": ({"view": "contributions", **PARIS, "contributions_target": " Paris"}, "dark", 820),
+    "contributions": ({"view": "moves", "moves_as": "amounts", **PARIS, "contributions_target": " Paris"}, "dark", 820),
     "lens": (
         {"view": "lens", "text": "The Eiffel Tower is in the city of", "query": 8, "lens_target": " Paris"},
         "dark",
@@ -31,7 +31,7 @@ PICTURES = {
 }
 TOUR = [
     *({"view": "attention", **PARIS, "layer": layer} for layer in (0, 8, 16, 23)),
-    {"view": "contributions", **PARIS, "contributions_target": " Paris"},
+    {"view": "moves", "moves_as": "amounts", **PARIS, "contributions_target": " Paris"},
     {"view": "lens", "text": QUESTION, "query": 4, "lens_target": " Paris"},
 ]
 """The states of the page in the README's moving picture."""

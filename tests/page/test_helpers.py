@@ -52,3 +52,21 @@ def test_numbers_that_the_precision_cannot_tell_apart_share_a_rank(open_view: Op
     ]
     assert page.evaluate(ranks, ["float32", [2, 1.999999, 1]]) == [["1", "2", "3"], "7.371", 2]
     page.reload()  # with the precision of the server's own model
+
+
+def test_bars_mark_numbers_that_the_precision_cannot_tell_apart(open_view: Open) -> None:
+    """Draw a list of ranked bars; two of the numbers differ by less than bfloat16 or float32 can tell."""
+    page = open_view("lens")
+    page.evaluate("""async () => {
+        const { use } = await import(document.querySelector("script[type=module]").src);
+        const { html, render } = use("core/html.js");
+        const { Bars } = use("parts/bars.js");
+        const rows = [0.5, 0.25, 0.25 + 1e-9, 0.125].map((value) => ({ name: String(value), value }));
+        const place = document.createElement("div");
+        place.id = "drawn";
+        document.querySelector("main").append(place);
+        render(html`<${Bars} rows=${rows} columns=${["token", "p"]} isRanked />`, place);
+    }""")
+    marks = "all => all.map((one) => getComputedStyle(one, '::before').content)"
+    assert page.locator("#drawn .number").evaluate_all(marks) == ["none", '"= "', '"= "', "none"]
+    page.reload()

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from safetensors.torch import load_file
 
-from tests.page.conftest import TEXT, Open, ask, new_page, percent, saved, settle, show, wait_until, written
+from tests.page.conftest import TEXT, Open, ask, new_page, open_rows, percent, saved, settle, show, wait_until, written
 from tests.support.processes import ROOT, Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -74,6 +74,7 @@ def test_arrows_are_weight_times_value_times_w_o_and_sum_to_the_models_own_vecto
     assert list(told) == [*words[:-1], f"{words[-1]}, the word itself"]
     (last,) = traced(server, ["hook_resid_post"], {"layers": -1, "positions": QUERY}).values()
     expect(page.locator("#motion-length")).to_have_text(written(float(np.linalg.norm(last))))
+    open_rows(page)
     for choice in ("one after another", "head", "layer 1", "word, head 1.3 alone", "all together", "word"):
         page.get_by_role("button", name=choice, exact=True).click()
         settle(page)
@@ -175,6 +176,7 @@ def texts_of_svg(svg: str) -> list[str]:
 
 def test_without_mlps_the_others_sum_to_the_vector_without_them(open_view: Open, server: Server) -> None:
     page = open_view("motion", **HERE)
+    open_rows(page)
     page.get_by_label("without MLPs").check()
     page.wait_for_url("**motion_mlps=0**")
     assert not [what for what, _, _ in steps(page) if "MLP" in what]

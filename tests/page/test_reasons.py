@@ -1,4 +1,4 @@
-"""The reasons of an answer, among what moves a word: parts, sums and measurements are the API's, for the next word
+"""The reasons of an answer, in How a word moves: parts, sums and measurements are the API's, for the next word
 and for the labels and scores of models without generation.
 """
 
@@ -61,7 +61,7 @@ def test_the_next_words_reasons_are_the_apis_by_word_head_and_layer(open_view: O
 
 
 def test_what_the_parts_predict_stands_beside_what_was_measured(open_view: Open, server: Server) -> None:
-    """The bars are the measured changes, the largest first; the estimates stand beside them."""
+    """The bars are the measured changes, the largest first; the estimates are next to them."""
     page = open_view("contributions")
     card, reasons = card_of(page), told(server, "word", verify=8)
     rows = [row for row in reasons["verify"] if len(row["words"]) == 1]

@@ -33,7 +33,7 @@ export function Bars({ rows, columns, caption, largest, onPick, write = format, 
         onClick=${pick}>
         <th scope="row">${pick ? html`<button type="button" class="plain">${name}</button>` : name}</th>
         <td class="bar"><div class=${row.value < 0 ? "negative" : "positive"} style=${style}></div></td>
-        <td class="number">${isTied(index) && html`<abbr title=${TIED}>=</abbr> `}${write(row.value)}</td>
+        <td class=${classes("number", isTied(index) && "tied")} title=${isTied(index) ? TIED : undefined}>${write(row.value)}</td>
         ${hasNotes && html`<td class="note">${row.note}</td>`}
       </tr>`;
     })}</tbody>

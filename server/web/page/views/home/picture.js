@@ -34,7 +34,7 @@ export function Picture({ words, weights, from, unused, rows, columns, onPick, i
         isFrom=${i + start === from} isFirst=${i + start === unused} />`)}
       ${end < words.length && html`<span class="hint">… ${words.length - end} words after</span>`}
       ${from < 0 && weights && html`<${Word} key="answer" text="its answer" isFrom />`}</p>
-    <div class="home-next">${rows && html`<${Bars} rows=${rows} columns=${columns} largest=${1} write=${shareOf}
+    <div class="home-next">${rows && html`<${Bars} rows=${rows} columns=${columns} largest=${1} isRanked write=${shareOf}
       onPick=${onPick} />`}${children}</div>
     <svg class="home-lines" aria-hidden="true">${lines.map(({ id, d, size, kind }) => html`<g key=${id} class=${kind}
       style=${{ "--size": `${THIN + (THICK - THIN) * size}px`, "--strength": 0.3 + 0.35 * size }}>

@@ -12,6 +12,7 @@ import { FieldChoices, FieldSelect } from "../../parts/choices.js";
 import { ClipButton } from "../../parts/clip_button.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
+import { ToolRow } from "../../parts/tool_row.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { ContextFields, contextsOf, useContexts } from "./contexts.js";
 import { Figure } from "./figure.js";
@@ -61,32 +62,30 @@ function Card({ answer, entries, body, layer, texts = null }) {
   const saved = useMemo(() => savedArrays(data), [data]);
   const handle = useRef(null);
   return html`<section class="card">
-    <${Head} entry=${texts ? null : entries?.[0]} title=${texts ? "One word in several contexts" : undefined}
+    <${Head} row=${ToolRow} entry=${texts ? null : entries?.[0]} title=${texts ? "One word in several contexts" : undefined}
       menus=${html`${body?.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
         ${entries && html`<${SaveMenu} name="motion" picture=${handle} arrays=${saved} />`}`}
       says="A word’s vector begins as its embedding; every attention head and MLP adds an arrow to it. Another word’s arrow is its
         attention weight × its value × W_O. Put end to end, the arrows lead to the vector from which the next word is read.">
       <${FieldChoices} field="motion_show" label="of"
         choices=${[["one", "this text"], ["contexts", "one word in several contexts"]]} />
-      <${Options} isMany=${texts !== null} />
+      ${optionsOf(texts !== null, useSelection(), useHead())}
     <//>
     ${texts && html`<${ContextFields} /><${HeadPicker} />`}
     <${Answer} answer=${answer} minHeight="20rem">${() => data && html`<${Motion} data=${data} texts=${texts} handle=${handle} />`}<//>
   </section>`;
 }
 
-function Options({ isMany }) {
-  const { motion_by: by, motion_mlps: mlps } = useSelection();
-  const { layer, head } = useHead();
+function optionsOf(isMany, { motion_by: by, motion_mlps: mlps }, { layer, head }) {
   const views = [["auto", isMany ? "what sets the contexts apart" : `what ${by === "head" ? "heads" : "other words"} add most`],
     ["largest", "what is added most"], ["parts", "embedding, attention, MLPs"],
     ...(by === "head" || isMany ? [] : [["key", "the chosen key word"]])];
-  return html`<${FieldChoices} field="motion_by" label="An arrow for each"
+  return html`<label><input type="checkbox" checked=${!mlps} onChange=${(event) => select({ motion_mlps: !event.target.checked })} />${" "}
+      without MLPs</label>
+    <${FieldChoices} field="motion_by" label="An arrow for each"
       choices=${[["word", "word"], ["head", "head"], ["one", `word, head ${layer}.${head} alone`]]} />
     <${FieldChoices} field="motion_layers" label="Layers"
       choices=${[["sum", "all together"], ["each", "one after another"], ["one", `layer ${layer}`]]} />
-    <label><input type="checkbox" checked=${!mlps} onChange=${(event) => select({ motion_mlps: !event.target.checked })} />${" "}
-      without MLPs</label>
     <${FieldChoices} field="motion_space" label="In" choices=${[["plane", "a plane"], ["space", "three dimensions"]]} />
     <${FieldSelect} field="motion_axes" label="Axes" options=${views} />`;
 }
@@ -168,14 +167,14 @@ function Facts({ data, named }) {
   const { motion_mlps: hasMlps } = useSelection();
   const [most] = largestOf(steps, 1);
   const ofMost = most && most.size * Math.sqrt(most.share);
-  return html`<p class="motion-facts">${most && `The longest arrow is ${most.what}: ${format(most.size)} long, of which the ${
-    named} holds ${format(ofMost)}. `}The ${named} holds <b class="number" id="motion-share">${percent(share)}</b> of the squared
-    lengths of what is added; the rest is in the other ${width - data.axes.length} directions of ${width}. The
+  return html`<p class="motion-facts">${most && `The longest arrow is ${most.what}: ${format(most.size)} long, ${format(ofMost)} in the ${
+    named}. `}The ${named} holds <b class="number" id="motion-share">${percent(share)}</b> of the squared lengths
+    of all additions; the rest is in the other ${width - data.axes.length} directions of ${width}. The
     arrows’ sum is <b class="number" id="motion-difference">${format(difference, 3)}</b> from the model’s own
-    vector${!hasMlps && " less the MLPs"}, whose length is <span class="number" id="motion-length">${
+    vector${!hasMlps && " less the MLPs"}, of length <span class="number" id="motion-length">${
       format(endLength)}</span>${ways.length > 1 && " in the first text"}.
     ${!hasMlps && ` The MLPs, together ${format(mlps)} long, are left out.`}
-    ${ways.length > 1 && html` Of what sets the contexts apart at the end it holds
+    ${ways.length > 1 && html` Of the differences of the contexts at the end it holds
       ${" "}<b class="number" id="motion-apart">${percent(apart)}</b>.`}
     ${rounded > 1e-4 && ` The model rounds its sums as it goes: that is an arrow of its own, of length ${format(rounded, 3)}.`}</p>`;
 }

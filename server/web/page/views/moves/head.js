@@ -4,13 +4,15 @@ import { shownToken, sidesOf } from "../../core/model.js";
 import { FieldChoices } from "../../parts/choices.js";
 import { spaced } from "../../parts/target_field.js";
 
-/** entry: of /v1/contributions, or null; suffix: of the title; menus: next to it; children: further tools. */
-export function Head({ entry, title = "How", suffix = "", menus, says, children }) {
+const Wrapped = ({ children }) => html`<div class="toolbar">${children}</div>`;
+
+/** entry: of /v1/contributions, or null; suffix: of the title; menus: next to it; children: further tools, in a row. */
+export function Head({ entry, title = "How", suffix = "", menus, says, children, row: Row = Wrapped }) {
   return html`<header><h2>${title} ${entry ? html`<${Mover} entry=${entry} />` : title === "How" && "a word moves"}${suffix}</h2>
       ${menus}</header>
     <p class="hint">${says}</p>
-    <div class="toolbar"><${FieldChoices} field="moves_as" label="Show"
-      choices=${[["arrows", "arrows"], ["amounts", "amounts"]]} />${children}</div>`;
+    <${Row}><${FieldChoices} field="moves_as" label="Show"
+      choices=${[["arrows", "arrows"], ["amounts", "amounts"]]} />${children}<//>`;
 }
 
 function Mover({ entry }) {

@@ -4,7 +4,7 @@
 export const TURN = 0.8; // progress at which all steps are complete; after it, all arrows are drawn at once
 const OF_KIND = { word: "key", head: "value", more: "key", embedding: "ink", state: "ink", mlp: "good", attention: "value" };
 export const OF_WAY = ["value", "good", "ink", "muted"]; // the colours of several ways
-const MARGIN = { x: 76, y: 36 };
+const MARGIN = { x: 76, narrow: 24, y: 36 };
 const SMALL = 11; // pixels of type
 const LARGE = 13;
 const NARROW = 600;
@@ -63,7 +63,7 @@ export class Scene {
     const seen = [...ways.flatMap(({ from, steps }) => (steps[0].kind === "state" ? [steps[0].to] : [from, steps[0].to])),
       ...drawn.flat().flatMap(({ to, whole }) => [to, whole])].map((point) => this.#turned(point));
     const [lows, highs] = [Math.min, Math.max].map((edge) => [0, 1].map((i) => edge(...seen.map((point) => point[i]))));
-    const room = [this.width - 2 * MARGIN.x, this.height - 2 * MARGIN.y];
+    const room = [this.width - 2 * (this.width < NARROW ? MARGIN.narrow : MARGIN.x), this.height - 2 * MARGIN.y];
     this.unit = 1 / (Math.max(...[0, 1].map((i) => (highs[i] - lows[i]) / Math.max(1, room[i]))) || 1); // pixels of a length of 1
     this.middle = [0, 1].map((i) => (lows[i] + highs[i]) / 2);
   }
@@ -183,7 +183,7 @@ export class Scene {
     this.#dot(x, y, 5, colour);
     const far = Math.hypot(x - x0, y - y0);
     const beside = far < 1 ? [0, -1] : [(x - x0) / far, (y - y0) / far];
-    const title = this.width < NARROW ? way.label.split(":")[0] : way.label;
+    const title = this.width < NARROW ? way.label.split(/[:,]/)[0] : way.label;
     this.#labelBeside(title, [x, y], beside, 8, { colour, size: LARGE, weight: 1e7 });
     const end = this.labels.at(-1);
     const { reads } = way.steps.at(-1);

@@ -23,10 +23,9 @@ const isSource = (step) => step.kind === "word" || step.kind === "head";
 
 /**
  * {steps, end, tokens, position, width, mlps}: steps are {kind, layer, head, key, count, vector, state} in the order of
- * addition, the first of them the embedding or the state before; state: the number of the model's state in which the
- * step ends, if it is one. `end` is the real state, and mlps the length of all that MLPs add. layers: "sum" (each source
- * once, all layers together), "each" (layer after layer) or "one" (only the additions of layer `layer`). Without MLPs,
- * they are taken out of the steps and of the end, and no step ends in a state of the model.
+ * addition, after the embedding or the state before; state: the number of the model's state in which the step ends, if it
+ * is one. `end` is the real state, mlps the length of all that MLPs add. layers: "sum" (each source once), "each" (layer
+ * after layer) or "one" (only layer `layer`). Without MLPs, the steps and the end lack their additions.
  */
 export function stepsOf(entry, layers, layer, hasMlps) {
   const width = entry.arrays.states.shape.at(-1);

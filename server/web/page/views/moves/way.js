@@ -11,11 +11,10 @@ const MOST_READ = 3; // words of the lens
 /**
  * {ways, axes: [{vector, name}], share, apart, difference, leftOut}. A way's steps have {what, label, size, share,
  * stretch, left, to, reads}: size: the step's length; share: the part of its square that the picture holds; stretch:
- * size over the length in the picture, which a way has for its whole vector; left: the distance from its end to the
- * way's end; to: its end point; reads: the words that the lens of the entry (`entry.lens`) reads there, or null. apart:
- * the share of the differences between the ends that the picture holds. difference: the largest distance of the sum of
- * all steps from the real state, in all dimensions. leftOut: the step of the word with the largest addition, if it is
- * not among the sources of the axes.
+ * size over the length in the picture, which a way has for its whole vector; left: the distance to the way's end; to:
+ * the end point; reads: the words that `entry.lens` reads there, or null. apart: the share of the differences between
+ * the ends that the picture holds. difference: the largest distance of the sum of all steps from the real state.
+ * leftOut: the step of the word with the largest addition, if it is not among the sources of the axes.
  */
 export function measured(entries, { layers, layer, axes: asked, space, key, hasMlps }) {
   const ways = entries.map((entry) => stepsOf(entry, layers, layer, hasMlps));

@@ -48,7 +48,7 @@ export function ByHead({ entry, array, isLogit, isSigned }) {
       <${SaveMenu} picture=${picture} name="contributions-by-head"
         arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows, columns: numbers(heads) }]} /></header>
     <p class="hint">${entry.isDifference ? html`How much <b class="positive">more</b> or <b class="negative">less</b> each head adds.`
-      : isLogit ? html`What each head adds to the logit: it <b class="positive">raises</b> or <b class="negative">lowers</b> it.`
+      : isLogit ? html`Each head <b class="positive">raises</b> or <b class="negative">lowers</b> the logit.`
       : "Lengths of each head's contributions, summed over the source words."} Click a head to choose it.</p>
     <${HeadMap} values=${sums} rows=${rows} count=${heads} kind=${isSigned ? "diverging" : "sequential"} handle=${picture}
       label="Contribution of each layer and head" />

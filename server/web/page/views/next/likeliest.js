@@ -5,7 +5,7 @@ import { format, percent } from "../../core/numbers.js";
 import { TIED } from "../../parts/bars.js";
 import { TokenName } from "../../parts/token_name.js";
 
-/** What a click on a token does, by the kind of model. */
+/** The effect of a click on a token, by the kind of model. */
 export const ACTS = { decoder: "write it and continue", encoder: "put it in this place" };
 const SHOWN = 20;
 const MOST = 100; // number of token names that row.js has

@@ -102,7 +102,7 @@ function Figures({ entry, values, tokens }) {
   return html`<dl class="facts"><dt>correlation ρ</dt><dd><b class="number">${format(rho.data[0])}</b>${outlier !== null && html`,
       mostly of one word, “${shownToken(tokens[outlier] ?? "")}” (${outlier})`}; of the ranks
       ${" "}<b class="number">${format(rank)}</b></dd>
-    <dt>mutual information</dt><dd>${isExact ? `too large for ${entry.num_samples} words to tell: their order is the same`
+    <dt>mutual information</dt><dd>${isExact ? `too large for ${entry.num_samples} words: their order is the same`
       : html`about <b class="number">${format(nats, 2)}</b> nats, by the ranks`}; for independent neurons
       about ${format(entry.baseline.information, 2)} with this number of words (${entry.num_samples})</dd></dl>`;
 }
