@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from safetensors.torch import load_file
 
-from tests.page.conftest import TEXT, Open, ask, new_page, percent, saved, settle, show, wait_until, written
+from tests.page.conftest import TEXT, Open, ask, new_page, open_rows, percent, saved, settle, show, wait_until, written
 from tests.support.processes import ROOT, Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -175,6 +175,7 @@ def texts_of_svg(svg: str) -> list[str]:
 
 def test_without_mlps_the_others_sum_to_the_vector_without_them(open_view: Open, server: Server) -> None:
     page = open_view("motion", **HERE)
+    open_rows(page)
     page.get_by_label("without MLPs").check()
     page.wait_for_url("**motion_mlps=0**")
     assert not [what for what, _, _ in steps(page) if "MLP" in what]

@@ -17,7 +17,7 @@ import { ContextFields, contextsOf, useContexts } from "./contexts.js";
 import { Figure } from "./figure.js";
 import { Head } from "./head.js";
 import { lensBody } from "./layers.js";
-import { Controls, secondsOf, usePlayer } from "./player.js";
+import { Controls, usePlayer } from "./player.js";
 import { OF_WAY } from "./scene.js";
 import { StepsTable } from "./table.js";
 import { measured } from "./way.js";
@@ -71,7 +71,7 @@ function Card({ answer, entries, body, layer, texts = null }) {
       <${Options} isMany=${texts !== null} />
     <//>
     ${texts && html`<${ContextFields} /><${HeadPicker} />`}
-    <${Answer} answer=${answer} minHeight="20rem">${() => data && html`<${Motion} data=${data} texts=${texts} handle=${handle} />`}<//>
+    <${Answer} answer=${answer} minHeight="100vh">${() => data && html`<${Motion} data=${data} texts=${texts} handle=${handle} />`}<//>
   </section>`;
 }
 
@@ -139,7 +139,7 @@ function Motion({ data, texts, handle }) {
       it out: ${data.leftOut.key === 0 ? "the first word often gets unused weight, and would hide the contributions of the others"
       : "they are of what other words add"}.</span>`}</p>
     <${Controls} player=${player} count=${count} sentence=${(done) => sentenceOf(longest, done, count)} />
-    <${ClipButton} canvas=${canvas} drawAt=${(progress) => handle.current.drawAt(progress)} seconds=${Math.round(secondsOf(count))}
+    <${ClipButton} canvas=${canvas} drawAt=${(progress) => handle.current.drawAt(progress)}
       name="motion" onStart=${() => player.seek(player.progress.value)} onEnd=${() => handle.current.drawAt(player.progress.value)} />
     ${texts && html`<${Legend} ways=${data.ways} />`}
     <${Facts} data=${data} named=${named} />

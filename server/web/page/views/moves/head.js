@@ -3,14 +3,15 @@ import { html } from "../../core/html.js";
 import { shownToken, sidesOf } from "../../core/model.js";
 import { FieldChoices } from "../../parts/choices.js";
 import { spaced } from "../../parts/target_field.js";
+import { ToolRow } from "../../parts/tool_row.js";
 
 /** entry: of /v1/contributions, or null; suffix: of the title; menus: next to it; children: further tools. */
 export function Head({ entry, title = "How", suffix = "", menus, says, children }) {
   return html`<header><h2>${title} ${entry ? html`<${Mover} entry=${entry} />` : title === "How" && "a word moves"}${suffix}</h2>
       ${menus}</header>
     <p class="hint">${says}</p>
-    <div class="toolbar"><${FieldChoices} field="moves_as" label="Show"
-      choices=${[["arrows", "arrows"], ["amounts", "amounts"]]} />${children}</div>`;
+    <${ToolRow}><${FieldChoices} field="moves_as" label="Show"
+      choices=${[["arrows", "arrows"], ["amounts", "amounts"]]} />${children}<//>`;
 }
 
 function Mover({ entry }) {
