@@ -74,6 +74,7 @@ def test_arrows_are_weight_times_value_times_w_o_and_sum_to_the_models_own_vecto
     assert list(told) == [*words[:-1], f"{words[-1]}, the word itself"]
     (last,) = traced(server, ["hook_resid_post"], {"layers": -1, "positions": QUERY}).values()
     expect(page.locator("#motion-length")).to_have_text(written(float(np.linalg.norm(last))))
+    open_rows(page)
     for choice in ("one after another", "head", "layer 1", "word, head 1.3 alone", "all together", "word"):
         page.get_by_role("button", name=choice, exact=True).click()
         settle(page)
