@@ -112,3 +112,19 @@ def test_scripts_take_colours_and_spacing_from_the_design() -> None:
                 found += STYLED.findall(line)
             wrong += [f"{name}:{i}: {text}" for text in found]
     assert not wrong
+
+
+# Classes whose names the scripts put together, or take from a library.
+MADE_CLASSES = re.compile(r"(?:is|to|of|level|dash|shows|math)-[\w-]+")
+
+
+def test_every_class_of_a_style_is_in_a_script() -> None:
+    words = set(
+        re.findall(r"[\w-]+", " ".join(path.read_text(encoding="utf-8") for path in page_files(".js", ".html")))
+    )
+    unused = []
+    for path in page_files(".css"):
+        for selector in re.findall(r"([^{}]+)\{", COMMENT.sub("", path.read_text(encoding="utf-8"))):
+            names = set(re.findall(r"\.([a-z][\w-]*)", selector))
+            unused += [f"{path.name}: .{name}" for name in names - words if not MADE_CLASSES.fullmatch(name)]
+    assert not unused

@@ -40,7 +40,10 @@ def are_headings_in_order(page: Page) -> bool:
     return levels[0] == 1 and levels.count(1) == 1 and all(after <= before + 1 for before, after in pairwise(levels))
 
 
-def serious(page: Page, *, impacts: Container[str] = ("serious", "critical"), **options: Any) -> list[str]:
+IMPACTS = ("minor", "moderate", "serious", "critical")
+
+
+def serious(page: Page, *, impacts: Container[str] = IMPACTS, **options: Any) -> list[str]:
     """Return the problems of these impacts that axe finds on the page; options: axe's own. An answer is pale while its
     successor loads, and then not checked.
     """
@@ -110,6 +113,19 @@ def test_axe_finds_nothing_serious_in_what_opens(
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
     found += serious(page)
     assert not found
+
+
+@pytest.mark.nightly  # all views, four times
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_any_view(
+    open_page: Page, server: Server, scheme: Literal["light", "dark"], width: int
+) -> None:
+    open_page.set_viewport_size({"width": width, "height": 900})
+    open_page.emulate_media(color_scheme=scheme)
+    show(open_page, server, "attention")
+    found = {view: serious(open_page) for view in opened_views(open_page)}
+    assert not any(found.values()), found
 
 
 INKS = ("ink", "muted", "accent", "query", "key", "value", "positive", "negative", "good", "bad")

@@ -1,12 +1,6 @@
 // Video of a canvas, recorded by the browser in real time, with a limit on its size.
 
-const FORMATS = [
-  { type: "video/webm;codecs=vp9", ending: "webm" },
-  { type: "video/webm;codecs=vp8", ending: "webm" },
-  { type: "video/webm", ending: "webm" },
-  { type: "video/mp4;codecs=avc1.42E01F", ending: "mp4" },
-  { type: "video/mp4", ending: "mp4" },
-];
+const FORMATS = ["webm;codecs=vp9", "webm;codecs=vp8", "webm", "mp4;codecs=avc1.42E01F", "mp4"];
 const FRAMES_PER_SECOND = 30;
 const [LEAST_BITS, MOST_BITS] = [1e5, 8e6]; // bits per second: fewer give no usable picture, more make no visible difference
 const WIDEST = 1280; // pixels
@@ -15,7 +9,8 @@ const HELD_MS = 300; // for which the last picture stays
 /** {type, ending} of the video formats that this browser records: WebM, else MP4, else null. */
 export function clipFormat() {
   if (typeof MediaRecorder === "undefined" || !HTMLCanvasElement.prototype.captureStream) return null;
-  return FORMATS.find(({ type }) => MediaRecorder.isTypeSupported(type)) ?? null;
+  const format = FORMATS.find((one) => MediaRecorder.isTypeSupported(`video/${one}`));
+  return format ? { type: `video/${format}`, ending: format.split(";")[0] } : null;
 }
 
 /**

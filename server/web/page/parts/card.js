@@ -6,11 +6,11 @@ const [WIDE, TALL, EDGE] = [1200, 630, 56];
 /** The canvases of the picture with the largest visible area, from the bottom up. */
 function pictureSeen() {
   const seen = (canvas) => {
-    const { left, right, top, bottom } = canvas.getBoundingClientRect();
-    return Math.max(0, Math.min(right, innerWidth) - left) * Math.max(0, Math.min(bottom, innerHeight) - Math.max(top, 0));
+    const { width, top, bottom } = canvas.getBoundingClientRect();
+    return width * (Math.min(bottom, innerHeight) - Math.max(top, 0));
   };
   const [largest] = [...document.querySelectorAll("main canvas")].sort((a, b) => seen(b) - seen(a));
-  return largest ? [...largest.parentElement.querySelectorAll(":scope > canvas")].filter(({ width, height }) => width * height) : [];
+  return [...(largest?.parentElement.querySelectorAll("canvas") ?? [])].filter(({ width }) => width);
 }
 
 /** Write a text in at most `most` lines from y; returns the place below it. */

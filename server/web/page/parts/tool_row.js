@@ -1,7 +1,10 @@
 // The controls of a view in one row; those without room are behind the button More.
 import { classes, html, useLayoutEffect, useRef, useState } from "../core/html.js";
 
-/** children: the controls, the most used ones first. A hidden control is inert; a long choice scrolls to its chosen part. */
+/**
+ * children: the controls, the most used ones first. A hidden control is inert; a long choice scrolls to its chosen part.
+ * With a problem all are shown.
+ */
 export function ToolRow({ children }) {
   const [isOpen, setOpen] = useState(false);
   const [isCut, setCut] = useState(false);
@@ -9,8 +12,9 @@ export function ToolRow({ children }) {
   useLayoutEffect(() => {
     const fit = () => {
       const all = [...row.current.children];
-      for (const one of all) one.inert = !isOpen && one.offsetTop > all[0].offsetHeight;
-      if (isOpen) return;
+      const isWhole = isOpen || row.current.querySelector(".problem");
+      for (const one of all) one.inert = !isWhole && one.offsetTop > all[0].offsetHeight;
+      if (isWhole) return;
       const long = [...row.current.querySelectorAll(".segments")].filter((one) => one.scrollWidth > one.clientWidth);
       for (const one of long) one.scrollLeft = (one.querySelector("[aria-pressed=true]")?.offsetLeft ?? 0) - one.offsetLeft - 24;
       setCut(long.length > 0 || all.some((one) => one.inert));

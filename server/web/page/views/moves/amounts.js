@@ -7,7 +7,7 @@ import { clamp, inputOf, lackOf, sidesOf, useCapabilities, useHead } from "../..
 import { useQueryOf } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 import { FieldChoices } from "../../parts/choices.js";
-import { Answer, Problem, Progress } from "../../parts/problem.js";
+import { Answer, Problem } from "../../parts/problem.js";
 import { TargetField, targetOf } from "../../parts/target_field.js";
 import { Term } from "../../parts/term.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
@@ -41,11 +41,10 @@ export function Amounts() {
   const reasons = html`<${Reasons} query=${query} part=${part} />`;
   const isFirst = answersWithLabels(capabilities);
   return html`<${Question} lack=${lack} guesses=${guesses} answer=${answer} body=${body} />
-    ${hasTarget && target === undefined && html`<${Progress} active=${next.loading}
-      label="Asking for the model's own guess…" />`}
     <${Problem} error=${next.error} retry=${next.retry} />
     ${isFirst && reasons}
-    <${Answer} answer=${isField ? { ...answer, error: null } : answer}>${() =>
+    <${Answer} minHeight="100vh"
+      answer=${{ ...answer, error: isField ? null : answer.error, loading: answer.loading || next.loading }}>${() =>
       html`<${Findings} entry=${answer.entry} given=${given} />`}<//>
     ${!isFirst && reasons}`;
 }

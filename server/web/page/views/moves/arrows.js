@@ -12,13 +12,12 @@ import { FieldChoices, FieldSelect } from "../../parts/choices.js";
 import { ClipButton } from "../../parts/clip_button.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
-import { ToolRow } from "../../parts/tool_row.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { ContextFields, contextsOf, useContexts } from "./contexts.js";
 import { Figure } from "./figure.js";
 import { Head } from "./head.js";
 import { lensBody } from "./layers.js";
-import { Controls, secondsOf, usePlayer } from "./player.js";
+import { Controls, usePlayer } from "./player.js";
 import { OF_WAY } from "./scene.js";
 import { StepsTable } from "./table.js";
 import { measured } from "./way.js";
@@ -62,7 +61,7 @@ function Card({ answer, entries, body, layer, texts = null }) {
   const saved = useMemo(() => savedArrays(data), [data]);
   const handle = useRef(null);
   return html`<section class="card">
-    <${Head} row=${ToolRow} entry=${texts ? null : entries?.[0]} title=${texts ? "One word in several contexts" : undefined}
+    <${Head} entry=${texts ? null : entries?.[0]} title=${texts ? "One word in several contexts" : undefined}
       menus=${html`${body?.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
         ${entries && html`<${SaveMenu} name="motion" picture=${handle} arrays=${saved} />`}`}
       says="A word’s vector begins as its embedding; every attention head and MLP adds an arrow to it. Another word’s arrow is its
@@ -72,7 +71,7 @@ function Card({ answer, entries, body, layer, texts = null }) {
       ${optionsOf(texts !== null, useSelection(), useHead())}
     <//>
     ${texts && html`<${ContextFields} /><${HeadPicker} />`}
-    <${Answer} answer=${answer} minHeight="20rem">${() => data && html`<${Motion} data=${data} texts=${texts} handle=${handle} />`}<//>
+    <${Answer} answer=${answer} minHeight="100vh">${() => data && html`<${Motion} data=${data} texts=${texts} handle=${handle} />`}<//>
   </section>`;
 }
 
@@ -138,7 +137,7 @@ function Motion({ data, texts, handle }) {
       it out: ${data.leftOut.key === 0 ? "the first word often gets unused weight, and would hide the contributions of the others"
       : "they are of what other words add"}.</span>`}</p>
     <${Controls} player=${player} count=${count} sentence=${(done) => sentenceOf(longest, done, count)} />
-    <${ClipButton} canvas=${canvas} drawAt=${(progress) => handle.current.drawAt(progress)} seconds=${Math.round(secondsOf(count))}
+    <${ClipButton} canvas=${canvas} drawAt=${(progress) => handle.current.drawAt(progress)}
       name="motion" onStart=${() => player.seek(player.progress.value)} onEnd=${() => handle.current.drawAt(player.progress.value)} />
     ${texts && html`<${Legend} ways=${data.ways} />`}
     <${Facts} data=${data} named=${named} />

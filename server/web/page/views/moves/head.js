@@ -3,15 +3,14 @@ import { html } from "../../core/html.js";
 import { shownToken, sidesOf } from "../../core/model.js";
 import { FieldChoices } from "../../parts/choices.js";
 import { spaced } from "../../parts/target_field.js";
-
-const Wrapped = ({ children }) => html`<div class="toolbar">${children}</div>`;
+import { ToolRow } from "../../parts/tool_row.js";
 
 /** entry: of /v1/contributions, or null; suffix: of the title; menus: next to it; children: further tools, in a row. */
-export function Head({ entry, title = "How", suffix = "", menus, says, children, row: Row = Wrapped }) {
+export function Head({ entry, title = "How", suffix = "", menus, says, children }) {
   return html`<header><h2>${title} ${entry ? html`<${Mover} entry=${entry} />` : title === "How" && "a word moves"}${suffix}</h2>
       ${menus}</header>
     <p class="hint">${says}</p>
-    <${Row}><${FieldChoices} field="moves_as" label="Show"
+    <${ToolRow}><${FieldChoices} field="moves_as" label="Show"
       choices=${[["arrows", "arrows"], ["amounts", "amounts"]]} />${children}<//>`;
 }
 

@@ -38,7 +38,7 @@ export function Layers({ entry, given }) {
       <${CopyMenu} route="v1/trajectory" body=${body} /></header>
     ${sides.other && html`<${Said} given=${sides.other} part=${part} query=${query} side=${`${sideNames(selection)[0]}: `} />`}
     <${Said} given=${sides.own} part=${part} query=${query} side=${sides.other ? `${sideNames(selection)[1]}: ` : ""} />
-    <${Answer} answer=${answer}>${() => html`<${Curves} entry=${answer.entry} tokens=${queries} query=${query}
+    <${Answer} answer=${answer} minHeight="13rem">${() => html`<${Curves} entry=${answer.entry} tokens=${queries} query=${query}
       other=${other} />`}<//>
   </section>`;
 }
@@ -87,7 +87,7 @@ function Said({ given, part, query, side }) {
   if (lack) return html`<p class="lack">${lack}</p>`;
   return html`<p class="hint"><b>${side}</b>If this layer were the last one, the ${part === "encoder" ? "word here"
     : "next word"} would be:</p>
-    <${Answer} answer=${answer}>${() => {
+    <${Answer} answer=${answer} minHeight="22rem">${() => {
       const { top_tokens: tops, arrays } = answer.entry;
       const chances = arrays.probabilities;
       return html`<ol class="said-path">${stateNames(tops.length).map((name, state) => {

@@ -11,7 +11,7 @@ const [FEWEST_SECONDS, MOST_SECONDS] = [6, 60];
 const SPEEDS = [0.5, 1, 2, 4];
 const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
-export const secondsOf = (count) => Math.min(MOST_SECONDS, Math.max(FEWEST_SECONDS, (count * STEP_SECONDS) / TURN));
+const secondsOf = (count) => Math.min(MOST_SECONDS, Math.max(FEWEST_SECONDS, (count * STEP_SECONDS) / TURN));
 
 /** The progress at which `done` of `count` steps are complete. */
 export const progressAt = (done, count) => (done > count ? 1 : (done / count) * TURN);

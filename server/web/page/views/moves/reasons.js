@@ -58,7 +58,7 @@ export function Reasons({ query, part }) {
     ${answersWithLabels(capabilities) && html`<${PairField} lack=${lackOf(capabilities, "/v1/score")} />`}
     ${interventionsOf(selection, capabilities).length > 0 && html`<p class="hint">This card shows the unchanged model.</p>`}
     ${isRefused ? html`<p class="lack">${refusalOf(answer.error)}</p>`
-      : html`<${Answer} answer=${answer}>${() => html`<${Told} entry=${entry} handle=${picture} />`}<//>`}
+      : html`<${Answer} answer=${answer} minHeight="25rem">${() => html`<${Told} entry=${entry} handle=${picture} />`}<//>`}
   </section>`;
 }
 
