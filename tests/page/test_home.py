@@ -24,6 +24,7 @@ from tests.page.conftest import (
     wait_until,
 )
 from tests.support.processes import Server
+from tests.support.shared import shared_server
 
 STORY = "The old fox saw the young fox, and the young fox saw the old"
 FIRST = "The Eiffel Tower is in the city of"
@@ -374,6 +375,15 @@ def test_an_encoder_decoder_shows_the_first_word_of_its_answer(page: Page) -> No
     at = word_at(entry["key_offsets"], "Tower")
     share = page.locator(".home-word", has_text="Tower").locator("small")
     expect(share).to_have_text(two_digits(weights[layer, head, at].sum()))
+
+
+@pytest.mark.nightly
+def test_the_first_picture_of_the_default_model_is_meaningful(page: Page) -> None:
+    opened(page, shared_server("smollm2", "--served-model-name", "smollm2"))
+    expect(page.locator(".home-said p")).to_contain_text("of looks at Eiffel")
+    (name, share), *_ = bars(page)
+    assert name == "Paris"
+    assert float(share.removesuffix(" %")) > 50
 
 
 @pytest.mark.nightly
