@@ -274,6 +274,9 @@ def test_the_model_is_changed_here_and_the_bars_tell(home: Page, server: Server)
     assert after != before
     home.get_by_role("button", name="before", exact=True).click()
     wait_until(home, lambda: bars(home) == before)
+    drawer.press("Escape")
+    expect(drawer).to_have_count(0)
+    expect(home.get_by_role("button", name="Change the model")).to_be_focused()
 
 
 def test_everything_is_used_by_keyboard(home: Page) -> None:
