@@ -24,6 +24,7 @@ from tests.page.conftest import (
     wait_until,
 )
 from tests.support.processes import Server
+from tests.support.shared import shared_server
 
 STORY = "The old fox saw the young fox, and the young fox saw the old"
 FIRST = "The Eiffel Tower is in the city of"
@@ -273,6 +274,9 @@ def test_the_model_is_changed_here_and_the_bars_tell(home: Page, server: Server)
     assert after != before
     home.get_by_role("button", name="before", exact=True).click()
     wait_until(home, lambda: bars(home) == before)
+    drawer.press("Escape")
+    expect(drawer).to_have_count(0)
+    expect(home.get_by_role("button", name="Change the model")).to_be_focused()
 
 
 def test_everything_is_used_by_keyboard(home: Page) -> None:
@@ -374,6 +378,15 @@ def test_an_encoder_decoder_shows_the_first_word_of_its_answer(page: Page) -> No
     at = word_at(entry["key_offsets"], "Tower")
     share = page.locator(".home-word", has_text="Tower").locator("small")
     expect(share).to_have_text(two_digits(weights[layer, head, at].sum()))
+
+
+@pytest.mark.nightly
+def test_the_first_picture_of_the_default_model_is_meaningful(page: Page) -> None:
+    opened(page, shared_server("smollm2", "--served-model-name", "smollm2"))
+    expect(page.locator(".home-said p")).to_contain_text("of looks at Eiffel")
+    (name, share), *_ = bars(page)
+    assert name == "Paris"
+    assert float(share.removesuffix(" %")) > 50
 
 
 @pytest.mark.nightly

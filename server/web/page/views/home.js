@@ -125,7 +125,7 @@ function useNext(selection, isTyped) {
   const at = ({ data }) => data?.data[0].temperatures.find((each) => each.temperature === temperature)?.tokens;
   const found = at(all) ?? at(one);
   const last = useRef(undefined); // shown until the new ones have come
-  if (found || !asked) last.current = found;
+  if (found || !asked || one.error) last.current = found;
   const tokens = last.current;
   const rows = useMemo(() => tokens?.map(({ token, token_id: key, probability: value }) =>
     ({ key, name: shownToken(token), value })) ?? null, [tokens]);

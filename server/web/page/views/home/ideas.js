@@ -6,6 +6,7 @@ import { linkTo, select, useSelection } from "../../core/state.js";
 /** place: the fields of the state for the head of the picture and its pair of words; undefined before they have come. */
 export function Ways({ text, place }) {
   const capabilities = useCapabilities();
+  const { change_open: isOpen } = useSelection();
   const draft = capabilities.chat ? { chat_draft: text } : {};
   const ways = [
     lackOf(capabilities, "/v1/completions")
@@ -13,11 +14,12 @@ export function Ways({ text, place }) {
       : ["/v1/completions", "Chat", "talk to the model about it", { view: "chat", ...draft }],
     ["/v1/explain", "Play the journey", "from this text to the next word", { view: "journey", ...place, journey_stop: "",
       journey_between: 0, journey_plays: true }],
-    ["/v1/attention", "Change the model", "switch this head off and compare", { ...place, change_open: true }],
+    ["/v1/attention", "Change the model", "switch this head off and compare", { ...place, change_open: !isOpen }],
   ];
   return html`<nav class="home-ways" aria-label="Ways on">${ways.map(([route, name, about, fields], i) => {
     const lack = lackOf(capabilities, route);
-    return html`<button type="button" class=${i ? "" : "primary"} disabled=${Boolean(lack)} title=${lack ?? about}
+    const opens = "change_open" in fields && { id: "change", "aria-expanded": isOpen }; // gets the focus when the drawer closes
+    return html`<button type="button" class=${i ? "" : "primary"} ...${opens || {}} disabled=${Boolean(lack)} title=${lack ?? about}
       onClick=${() => select({ text, ...fields }, { remember: true })}><b>${name}</b><span>${about}</span></button>`;
   })}</nav>`;
 }
