@@ -28,14 +28,13 @@ async function save(view) {
 }
 
 async function saveCard(view, capabilities) {
-  const { text, view: name } = state.value;
+  const { text } = state.value;
   const turn = [...document.querySelectorAll("main .turn :is(.bubble, .markdown)")].at(-1)?.innerText;
-  const sentence = name === "chat" ? (turn ?? "") : text && `“${text}”`;
   const title = document.querySelector("main h2")?.cloneNode(true);
   title?.querySelectorAll("sub").forEach((position) => position.remove());
   const { cardOf } = await import("./card.js");
-  const source = `Lightwell · ${capabilities.model} · ${view.title}`;
-  const card = await cardOf(title?.textContent.trim() || view.title, sentence || view.about, source);
+  const card = await cardOf(title?.textContent.trim() || view.title, turn ?? (text ? `“${text}”` : view.about),
+    `Lightwell · ${capabilities.model} · ${view.title}`);
   saveBlob(card, `lightwell-${view.id}.png`);
 }
 
