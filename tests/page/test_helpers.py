@@ -35,7 +35,7 @@ def test_a_scale_of_both_signs_reaches_as_far_to_either_side(open_view: Open) ->
 
 
 def test_numbers_that_the_precision_cannot_tell_apart_share_a_rank(open_view: Open) -> None:
-    """Check neighbours among bfloat16, whose numbers from 4 to 8 are 1/32 apart, and among float32."""
+    """Check neighbours among bfloat16 (from 4 to 8 they are 1/32 apart) and among float32."""
     page = open_view("server")
     ranks = """async ([dtype, values]) => {
         const { use } = await import(document.querySelector("script[type=module]").src);
@@ -55,7 +55,7 @@ def test_numbers_that_the_precision_cannot_tell_apart_share_a_rank(open_view: Op
 
 
 def test_bars_mark_numbers_that_the_precision_cannot_tell_apart(open_view: Open) -> None:
-    """Draw a list of ranked bars; two of the numbers differ by less than bfloat16 or float32 can tell."""
+    """Draw a list of ranked bars; two of the numbers differ by less than bfloat16 and float32 resolve."""
     page = open_view("lens")
     page.evaluate("""async () => {
         const { use } = await import(document.querySelector("script[type=module]").src);

@@ -40,7 +40,7 @@ function useWindow() {
   };
 }
 
-/** An entry whose cells leave out predictions without a letter or digit, in both sides of a difference. */
+/** An entry with cells that leave out predictions without a letter or digit, in both sides of a difference. */
 function withSkips(entry, skips) {
   const sides = ["before", "after"].filter((side) => entry[side]).map((side) => [side, { ...entry[side], skips }]);
   return { ...entry, skips, ...Object.fromEntries(sides) };

@@ -1,4 +1,4 @@
-// How a word moves: what words, heads and MLPs add to its vector, as arrows, or as amounts towards the next word.
+// How a word moves: the additions of words, heads and MLPs to its vector, as arrows, or as amounts towards the next word.
 import { html } from "../core/html.js";
 import { useSelection } from "../core/state.js";
 import { Amounts } from "./moves/amounts.js";

@@ -83,8 +83,8 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides, product
 
 /**
  * The weight of each pair, [query, key], that the softmax makes of scores or products: the areas of dots, so that the
- * largest one is of the pair with most attention. stack: as stackAt returns it. A masked pair gets what it would have
- * with the same sum, at most 1; a position bias is only in scores.
+ * largest one is of the pair with most attention. stack: as stackAt returns it. A masked pair gets its weight without the
+ * mask, with the same sum, at most 1; a position bias is only in scores.
  */
 export function weightsOf({ kind, shown, beneath, isMasked, queries, keys }, { attention_scale: scale, attn_logit_softcap: cap }) {
   const numbers = beneath ?? shown;

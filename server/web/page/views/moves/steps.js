@@ -46,7 +46,7 @@ export function stepsOf(entry, layers, layer, hasMlps) {
     end: hasMlps ? state(last) : addTo(Float64Array.from(state(last)), taken, -1) };
 }
 
-/** All additions, those of the sources in the place of their layer's attention. */
+/** All additions, with the sources in the place of their layer's attention. */
 function inOrder(entry, width) {
   const steps = [];
   const done = new Set();
