@@ -114,7 +114,7 @@ def test_scripts_take_colours_and_spacing_from_the_design() -> None:
     assert not wrong
 
 
-# Classes whose names the scripts put together, or take from a library.
+# Class names that the scripts put together, or take from a library.
 MADE_CLASSES = re.compile(r"(?:is|to|of|level|dash|shows|math)-[\w-]+")
 
 

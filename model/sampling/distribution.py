@@ -92,7 +92,7 @@ def distribution(
 
 
 def _nucleus_edge(kept: Float64, top_p: float) -> float:
-    """Return the smallest probability of the nucleus: tokens whose strictly likelier ones have less than top_p."""
+    """Return the smallest probability of the nucleus. Tokens likelier than one of its tokens sum to less than top_p."""
     falling = np.sort(kept)[::-1]
     held = np.cumsum(falling)
     last = int(np.searchsorted(held, top_p * held[-1]))  # the first that reaches the share; equal ones are kept too
