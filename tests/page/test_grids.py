@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.page.conftest import VIEWS, Open, ask, box_of, family_server, saved, settle, show, written
+from tests.page.conftest import VIEWS, Open, ask, box_of, family_server, open_rows, saved, settle, show, written
 from tests.page.test_attention import LONG, matrix, numbers
 from tests.support.contrast import contrast
 from tests.support.processes import Server
@@ -141,6 +141,7 @@ def test_what_the_mask_hides_is_shown_before_it_and_what_becomes_of_it(open_view
 def test_the_area_of_a_dot_is_the_weight_that_its_product_gets(open_view: Open, server: Server) -> None:
     """Check that the largest dot is the pair with most attention; the sign of the product is its colour."""
     page = open_view("attention", text=SHORT, attention_kind="dots", **HERE)
+    open_rows(page)
     page.get_by_role("group", name="Cells as").get_by_role("button", name="dots").click()
     page.wait_for_url("**attention_cells=dots**")
     expected = numbers(server, 1, 3, "dots", text=SHORT)
