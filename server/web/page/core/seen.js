@@ -1,7 +1,7 @@
 // Which side of a comparison a view shows, and the text of that side.
 
 /** Views that are independent of changes: they use their own texts, weights, or the server's counters. */
-export const UNCHANGED_VIEWS = new Set(["embeddings", "weights", "server"]);
+export const UNCHANGED_VIEWS = new Set(["embeddings", "patching", "weights", "server"]);
 
 // Views that can show the difference of two answers; others show the changed model's answer instead.
 const WITH_DIFFERENCE = new Set(["attention", "why", "moves", "lens", "next", "heads", "flow"]);

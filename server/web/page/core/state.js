@@ -125,6 +125,14 @@ const FIELDS = {
   motion_at: number(1, 0, 1), // progress of the playback
   motion_speed: number(1, 0.25, 8),
 
+  patching_a: text(""), // both texts; "" and "" are the first example
+  patching_b: text(""),
+  patching_what: choice("stream", "attention", "mlp", "head"),
+  patching_side: choice("a", "b"), // the text that a vector is taken from
+  patching_source: integer(null), // position in that text, and in the other one; null: the last tokens that differ
+  patching_target: integer(null),
+  patching_measure: choice("share", "chance"), // of the grid: the result between both texts, or a word's probability
+
   lesson: text(""), // the file's name in lessons/; "list" is the list of them
   lesson_step: integer(1),
 };
