@@ -2,15 +2,18 @@
 import { changesOf, sayChange } from "../core/changes.js";
 import { sideNames, useDifferenceName } from "../core/compare.js";
 import { html, useEffect, useState } from "../core/html.js";
-import { UNCHANGED_VIEWS, canSubtract, isCompared } from "../core/seen.js";
+import { UNCHANGED_VIEWS, canShowBoth, canSubtract, isCompared } from "../core/seen.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
 
 const MOST_SAID = 2; // changes, in the line
 const UNREACHED = "This view shows the unchanged model. Changes affect the views of the text above.";
 
-/** canChange: whether there is space for the drawer; without it the bar shows the changes and the sides. */
-export function ChangeBar({ view, canChange }) {
+/**
+ * canChange: whether there is space for the drawer; without it the bar shows the changes and the sides. others: the names
+ * of models to compare with.
+ */
+export function ChangeBar({ view, canChange, others }) {
   const selection = useSelection();
   if (UNCHANGED_VIEWS.has(view.id)) {
     const hasChange = selection.change !== "" || selection.change_text !== "";
@@ -21,6 +24,10 @@ export function ChangeBar({ view, canChange }) {
   return html`<section class="change-bar" aria-label="Changes">
     ${canChange && html`<button type="button" id="change" aria-expanded=${selection.change_open}
       onClick=${() => select({ change_open: !selection.change_open })}>Edit the model…</button>`}
+    ${canChange && (canShowBoth(view.id) || view.id === "chat") && others.length > 0 && html`<label>Compare with${" "}
+      <select value=${selection.change_model} onChange=${({ target: { value } }) =>
+        select({ change_model: value, change_show: value ? "both" : "after" }, { remember: true })}>
+        <option value="">no model</option>${others.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
     ${isCompared(selection) && html`<${Sides} selection=${selection} view=${view} />`}
     ${changes.length > 0 && html`<span class="hint change-said">${said(changes)}</span>`}
     <${DifferenceNote} />
@@ -31,7 +38,8 @@ export function ChangeBar({ view, canChange }) {
 /** Selects the displayed side. */
 function Sides({ selection, view }) {
   const [before, after] = sideNames(selection);
-  const choices = [["before", before], ["after", after], ...(canSubtract(selection) ? [["difference", "difference"]] : [])];
+  const choices = [["before", before], ["after", after], ...(canShowBoth(view.id) ? [["both", "side by side"]] : []),
+    ...(canSubtract(selection) ? [["difference", "difference"]] : [])];
   return html`<${Choices} label="Show" value=${selection.change_show} choices=${choices}
     onPick=${(change_show) => select({ change_show })} />`;
 }

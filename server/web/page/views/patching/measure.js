@@ -2,40 +2,35 @@
 import { json, look, useAnswer, useLook } from "../../core/fetching.js";
 import { useCallback, useEffect, useMemo, useState } from "../../core/html.js";
 
-const NAMED = 100; // tokens of an answer
-const MOST_NAMED = 1024; // that the server accepts
+const [NAMED, MOST_NAMED] = [100, 1024]; // tokens of an answer; the server accepts 1024
 
 /**
- * {ends, answers} of the two inputs (null: no request). ends: null until both have arrived, then {words, apart, chances,
+ * {ends, answers} of the two inputs (null: no request). ends: null until both have arrived, then {words, apart, likeliest,
  * count}. words: [{id, name}], the token whose probability is larger by most in A, and the one in B. apart: the logit of
- * the first minus that of the second, [of A, of B]. chances: the probabilities of all tokens, [of A, of B]. count: tokens
- * to request, so that the answers most likely contain both words.
+ * the first minus that of the second, [in A, in B]; likeliest: the tokens, likewise. count: `num_tokens` of requests whose
+ * answers most likely contain both words.
  */
 export function useEnds(inputs) {
   const answers = inputs.map((input) => useLook(input && "v1/next", { ...input, num_tokens: NAMED, full: true }));
   const entries = answers.map(({ entry, loading }) => (loading ? null : entry));
-  const ends = useMemo(() => (entries[0] && entries[1] ? endsOf(entries) : null), entries);
-  return { ends, answers };
+  return { ends: useMemo(() => (entries.includes(null) ? null : endsOf(entries)), entries), answers };
 }
 
 function endsOf(entries) {
-  const chances = entries.map(({ arrays }) => arrays.probabilities.data);
-  let [rise, fall] = [0, 0];
-  const more = (id) => chances[0][id] - chances[1][id];
-  for (let id = 1; id < chances[0].length; id += 1) {
-    if (more(id) > more(rise)) rise = id;
-    if (more(id) < more(fall)) fall = id;
-  }
-  const named = entries.map(({ temperatures: [{ tokens }] }) => new Map(tokens.map((one) => [one.token_id, one.token])));
-  const words = [rise, fall].map((id) => ({ id, name: named[0].get(id) ?? named[1].get(id) ?? `#${id}` }));
-  const apart = entries.map(({ arrays: { logits: { data } } }) => data[rise] - data[fall]);
-  const areNear = words.every(({ id }) => named.every((one) => one.has(id)));
-  return { words, apart, chances, count: areNear ? NAMED : MOST_NAMED };
+  const [a, b] = entries.map(({ arrays }) => arrays.probabilities.data);
+  const rises = a.map((chance, id) => chance - b[id]);
+  const likeliest = entries.map(({ temperatures }) => temperatures[0].tokens);
+  const places = [Math.max, Math.min].map((most) => rises.indexOf(rises.reduce((one, other) => most(one, other))));
+  const tokenOf = (tokens, id) => tokens.find((one) => one.token_id === id);
+  const words = places.map((id) => ({ id, name: tokenOf(likeliest.flat(), id)?.token ?? `#${id}` }));
+  const apart = entries.map(({ arrays: { logits } }) => logits.data[places[0]] - logits.data[places[1]]);
+  const areNear = places.every((id) => likeliest.every((tokens) => tokenOf(tokens, id)));
+  return { words, apart, likeliest, count: areNear ? NAMED : MOST_NAMED };
 }
 
 /**
- * {share, chances, tokens} of a patched request: the normalised logit difference, 0 as in text B and 1 as in text A (as
- * TransformerLens computes it); the probabilities of both words; the likeliest tokens.
+ * {share, chances, tokens} of a patched request: the logit difference, scaled as in TransformerLens (0: as in text B, 1: as
+ * in text A); the probabilities of both words; the likeliest tokens.
  */
 async function measured(body, { words, apart: [a, b] }, options) {
   const { tokens } = (await json("v1/next", body, options)).data[0].temperatures[0];
@@ -47,15 +42,15 @@ async function measured(body, { words, apart: [a, b] }, options) {
   return { share: (found[0].logit - found[1].logit - b) / (a - b), chances: found.map((one) => one.probability), tokens };
 }
 
-/** The answer (see useAnswer) with the result of each patched request. */
+/** The answer (see useAnswer) with the results of patched requests (null: none). */
 export function useMeasured(bodies, ends) {
   const fetcher = useCallback((_, all, options) => Promise.all(all.map((body) => measured(body, ends, options))), [ends]);
   return useAnswer(fetcher, bodies && "v1/next", bodies);
 }
 
 /**
- * {cells, error, retry}: results [row][column] of a grid of requests. The rows are computed one after another; those that
- * are not here yet are missing. Every eighth comes first, so that the whole is visible early. Another `key` is another grid.
+ * {cells, error, retry}: results [row][column] of a grid of requests, computed row by row; rows that are not here yet are
+ * missing. Every eighth row comes first, so that the whole is visible early. Another `key` is another grid.
  */
 export function useGrid(rows, ends, key) {
   const [arrived, setArrived] = useState({ key, cells: {} });
