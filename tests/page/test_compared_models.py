@@ -1,4 +1,4 @@
-"""Two models, or a model and its LoRA adapter, next to each other: the numbers of each, and what differs most."""
+"""Two models, or a model and its LoRA adapter, next to each other: the numbers of each, and the largest differences."""
 
 import re
 from typing import Any
@@ -94,7 +94,7 @@ def test_the_components_that_differ_most_come_first_and_open(page: Page, tuned: 
             differences |= {f"layer {layer} head {head}": apart(one[head], other[head]) for head in range(len(one))}
     first = sorted(differences, key=lambda name: -differences[name])[:8]
     show(page, tuned, "next", change_model="tuned", change_show="both", query=7)
-    listed = page.get_by_role("group", name="What differs most").get_by_role("button")
+    listed = page.get_by_role("group", name="Largest differences").get_by_role("button")
     expect(listed).to_have_text([f"{name} {written(differences[name], 2)}" for name in first])
     place = next(i for i, name in enumerate(first) if "head" in name)
     listed.nth(place).click()

@@ -1,4 +1,4 @@
-"""Patching: the grid is what patched passes of transformers give, words are aligned and moved, and work ends in time."""
+"""Patching: the grid equals patched passes of transformers, words are aligned and moved, and work ends in time."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def grid_of(page: Page) -> np.ndarray:
 
 
 class Network:
-    """A GPT-2 of transformers whose vectors are read, and replaced, by hooks of torch."""
+    """A GPT-2 of transformers; hooks of torch read and replace its vectors."""
 
     def __init__(self, folder: Path) -> None:
         self.network = tiny.theirs(folder, torch.float32)
@@ -87,7 +87,7 @@ class Network:
 
 
 @pytest.mark.parametrize("what", POINTS)
-def test_the_grid_is_what_patched_passes_of_transformers_give(page: Page, gpt2: Server, what: str) -> None:
+def test_the_grid_equals_patched_passes_of_transformers(page: Page, gpt2: Server, what: str) -> None:
     """Replace one vector at a time by a hook, as TransformerLens's activation patching does, and scale the difference of
     the two words' logits: 0 is text B, 1 is text A.
     """
@@ -232,7 +232,7 @@ def test_a_cell_of_the_grid_opens_its_patch(page: Page, gpt2: Server) -> None:
     assert shown == pytest.approx(numbers[1, 1], rel=0.06, abs=1e-6)
 
 
-def test_what_cannot_be_patched_is_said(page: Page, gpt2: Server) -> None:
+def test_texts_that_cannot_be_patched_get_a_message(page: Page, gpt2: Server) -> None:
     show(page, gpt2, "patching", patching_a=A, patching_b=A)
     expect(page.locator(".patching .lack")).to_contain_text("predicts the same after both texts")
     page.get_by_role("textbox", name="Text B").fill("")

@@ -23,7 +23,6 @@ const PLACES = {
 const EXAMPLES = [
   ["The Eiffel Tower is in the city of", "The Colosseum is in the city of"],
   ["When Mary and John went to the store, John gave a drink to", "When Mary and John went to the store, Mary gave a drink to"],
-  ["The capital of France is", "The capital of Japan is"],
 ];
 
 const SHOWN = 5; // words
@@ -48,7 +47,7 @@ export function View() {
     ${texts.includes("") && html`<p class="lack">Write both texts.</p>`}
     <${Problem} error=${error} retry=${retry} />
     <${Progress} active=${all.some(({ loading }) => loading)} label="Reading both texts…" />
-    ${ends && (ends.apart[0] - ends.apart[1] > 1e-6
+    ${ends && (ends.apart[0] > ends.apart[1]
       ? html`<${Patch} key=${JSON.stringify(texts)} inputs=${inputs} tokens=${tokens} ends=${ends} />`
       : html`<p class="lack">The model predicts the same after both texts. Write texts with different continuations.</p>`)}
   </div>`;
@@ -119,8 +118,8 @@ function Effect({ tokens, ends, patch, from, into, says, body }) {
     write=${percent} rows=${likeliest.slice(0, SHOWN).map(({ token, probability: value }) => ({ name: shownToken(token), value }))} />`;
   return html`<section class="card"><header><h2>One patch</h2><${CopyMenu} route="v1/next" body=${body} /></header>
     <p>Text ${"AB"[into]} is read again, and the ${says}${" "}
-      ${Array.isArray(patch.target) ? "at all tokens from the first difference on is replaced by that"
-        : html`at ${word(into, patch.target)} is replaced by that of ${word(from, patch.source)}`} in text ${"AB"[from]}.</p>
+      ${Array.isArray(patch.target) ? "at all tokens from the first difference on is replaced by the one"
+        : html`at ${word(into, patch.target)} is replaced by the one at ${word(from, patch.source)}`} in text ${"AB"[from]}.</p>
     <${Answer} answer=${answer} minHeight="13rem">${([{ share, tokens: patched }]) => {
       const at = `${100 * Math.max(0, Math.min(1, share))}%`;
       return html`<div class="gauge"><span>as B: ${b}</span><span>as A: ${a}</span>

@@ -36,7 +36,7 @@ export function Sides({ view, View }) {
     <h2>${name}</h2>${side(["before", "after"][i])}</section>`)}</div>`;
 }
 
-/** The heads and MLPs (of two stacks: the decoder's) whose outputs differ most between both sides. */
+/** The heads and MLPs (of two stacks: the decoder's) with the largest differences of their outputs. */
 function MostDifferent() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -44,8 +44,8 @@ function MostDifferent() {
   const asked = { points: ["attn.hook_z", "hook_mlp_out"], layers: "all", positions: selection.query, dtype: "float32" };
   const [a, b] = [sides.other, sides.own].map((input) => useLook(input.input === "" ? null : "v1/trace", { ...input, ...asked }));
   if (a.error || b.error) return null; // the view shows the same problem
-  return html`<div class="toolbar most-different" role="group" aria-label="What differs most" aria-busy=${a.loading || b.loading}>
-    <span>Differs most</span>${a.entry && b.entry && componentsOf(a.entry, b.entry).map(([apart, name, at]) => html`<button type="button"
+  return html`<div class="toolbar most-different" role="group" aria-label="Largest differences" aria-busy=${a.loading || b.loading}>
+    <span>Largest differences</span>${a.entry && b.entry && componentsOf(a.entry, b.entry).map(([apart, name, at]) => html`<button type="button"
       onClick=${() => select(at)}>${name} <b class="number">${format(apart, 2)}</b></button>`)}<span class="hint">${ABOUT}</span></div>`;
 }
 

@@ -33,8 +33,8 @@ export function Grid({ pairs, numHeads, layers, tokens, ends, patch, from, into,
       ? `${format(cell.share, 3)}; ${word} ${percent(cell.chances[0])}, ${other} ${percent(cell.chances[1])}` : "not computed yet"}`;
   };
   const row = layers.indexOf(patch.layer);
-  const column = columns.findIndex(({ head, source, target }) =>
-    (numHeads ? head === patch.head : source === patch.source && target === patch.target));
+  const column = columns.findIndex((one) => (numHeads ? one.head === patch.head
+    : one.source === patch.source && one.target === patch.target));
   const pick = (cell) => {
     const { head, source, target } = columns[cell.column];
     const at = numHeads ? { head, patching_source: null } : { patching_source: source, patching_target: target };
@@ -52,7 +52,7 @@ export function Grid({ pairs, numHeads, layers, tokens, ends, patch, from, into,
       label=${`The result of every patch, ${layers.length} layers by ${columns.length} ${numHeads ? "heads" : "tokens"}`}
       selected=${column < 0 ? null : { row, column }} hovered=${hovered} onHover=${setHovered} onPick=${pick} describe=${describe} />
     <${ColourScale} ...${scale} masked=${numDone < rows.length && `${numDone} of ${rows.length} layers are here`} />
-    <p class="hint">The logit of ${word} minus that of ${other}, scaled: 0 as in text B, 1 as in text A.
+    <p class="hint">The logit of ${word} minus the logit of ${other}, scaled: 0 as in text B, 1 as in text A.
       ${numHeads ? " Each head is patched at all tokens from the first difference on."
         : shown.length < pairs.length && " Tokens in the middle are left out."}</p>
   </section>`;

@@ -5,10 +5,9 @@ import { useCallback, useEffect, useMemo, useState } from "../../core/html.js";
 const [NAMED, MOST_NAMED] = [100, 1024]; // tokens of an answer; the server accepts 1024
 
 /**
- * {ends, answers} of the two inputs (null: no request). ends: null until both have arrived, then {words, apart, likeliest,
- * count}. words: [{id, name}], the token whose probability is larger by most in A, and the one in B. apart: the logit of
- * the first minus that of the second, [in A, in B]; likeliest: the tokens, likewise. count: `num_tokens` of requests whose
- * answers most likely contain both words.
+ * {ends, answers} of the two inputs (null: no request). ends, of both answers: {words, apart, likeliest, count}, or null.
+ * words: [{id, name}], the token that is likelier by most after A, and the one after B. apart: the logit of the first minus
+ * the second's, [after A, after B]; likeliest: tokens, likewise. count: how many tokens most likely contain both words.
  */
 export function useEnds(inputs) {
   const answers = inputs.map((input) => useLook(input && "v1/next", { ...input, num_tokens: NAMED, full: true }));
@@ -16,15 +15,16 @@ export function useEnds(inputs) {
   return { ends: useMemo(() => (entries.includes(null) ? null : endsOf(entries)), entries), answers };
 }
 
+const tokenOf = (tokens, id) => tokens.find((one) => one.token_id === id);
+
 function endsOf(entries) {
   const [a, b] = entries.map(({ arrays }) => arrays.probabilities.data);
   const rises = a.map((chance, id) => chance - b[id]);
   const likeliest = entries.map(({ temperatures }) => temperatures[0].tokens);
-  const places = [Math.max, Math.min].map((most) => rises.indexOf(rises.reduce((one, other) => most(one, other))));
-  const tokenOf = (tokens, id) => tokens.find((one) => one.token_id === id);
-  const words = places.map((id) => ({ id, name: tokenOf(likeliest.flat(), id)?.token ?? `#${id}` }));
-  const apart = entries.map(({ arrays: { logits } }) => logits.data[places[0]] - logits.data[places[1]]);
-  const areNear = places.every((id) => likeliest.every((tokens) => tokenOf(tokens, id)));
+  const ids = [Math.max, Math.min].map((most) => rises.indexOf(rises.reduce((one, other) => most(one, other))));
+  const words = ids.map((id) => ({ id, name: tokenOf(likeliest.flat(), id)?.token ?? `#${id}` }));
+  const apart = entries.map(({ arrays: { logits } }) => logits.data[ids[0]] - logits.data[ids[1]]);
+  const areNear = ids.every((id) => likeliest.every((tokens) => tokenOf(tokens, id)));
   return { words, apart, likeliest, count: areNear ? NAMED : MOST_NAMED };
 }
 
@@ -34,7 +34,7 @@ function endsOf(entries) {
  */
 async function measured(body, { words, apart: [a, b] }, options) {
   const { tokens } = (await json("v1/next", body, options)).data[0].temperatures[0];
-  let found = words.map(({ id }) => tokens.find((token) => token.token_id === id));
+  let found = words.map(({ id }) => tokenOf(tokens, id));
   if (found.includes(undefined)) {
     const [{ arrays: { logits, probabilities } }] = await look("v1/next", { ...body, full: true }, options);
     found = words.map(({ id }) => ({ logit: logits.data[id], probability: probabilities.data[id] }));
@@ -49,8 +49,8 @@ export function useMeasured(bodies, ends) {
 }
 
 /**
- * {cells, error, retry}: results [row][column] of a grid of requests, computed row by row; rows that are not here yet are
- * missing. Every eighth row comes first, so that the whole is visible early. Another `key` is another grid.
+ * {cells, error, retry}: results [row][column] of a grid of requests, row by row, without the rows to come. Every eighth row
+ * comes first, so that the whole is visible early. Another `key` is another grid.
  */
 export function useGrid(rows, ends, key) {
   const [arrived, setArrived] = useState({ key, cells: {} });

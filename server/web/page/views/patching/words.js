@@ -4,9 +4,8 @@ import { shownToken } from "../../core/model.js";
 import { select } from "../../core/state.js";
 
 /**
- * {columns, first} of two lists of ids: columns [[position in a, position in b, whether the tokens are equal]], null
- * without a counterpart; first: index of the first column that differs. The differing middles are paired from their ends,
- * because their last tokens have read most.
+ * {columns, first} of two lists of ids: columns [[position in a, in b, whether the ids are equal]], null without a
+ * counterpart; first: the first column that differs. Middles are paired from their ends: their last tokens have read most.
  */
 export function aligned(a, b) {
   const width = Math.max(a.length, b.length);
@@ -31,12 +30,12 @@ export function Words({ tokens, columns, patch, from, into }) {
     if (isTarget) select({ patching_side: "ab"[held[0]], patching_source: held[1], patching_target: position });
   };
   const onKeyDown = (event, text, position) => {
-    const go = (...at) => box.current.querySelector(`[data-at="${at.join(" ")}"]`)?.focus();
-    if (event.key === "Enter" || event.key === " ") choose(text, position);
-    else if (event.key === "Escape" && held) setHeld(null);
-    else if (event.key === "ArrowLeft") go(text, position - 1);
-    else if (event.key === "ArrowRight") go(text, position + 1);
-    else if (/^Arrow/.test(event.key)) go(1 - text, columns.find((one) => one[text] === position)[1 - text]);
+    const { key } = event;
+    const along = { ArrowLeft: -1, ArrowRight: 1 }[key];
+    const [row, place] = along ? [text, position + along] : [1 - text, columns.find((one) => one[text] === position)[1 - text]];
+    if (key === "Enter" || key === " ") choose(text, position);
+    else if (key === "Escape" && held) setHeld(null);
+    else if (/^Arrow/.test(key)) box.current.querySelector(`[data-at="${row} ${place}"]`)?.focus();
     else return;
     event.preventDefault();
     event.stopPropagation();
