@@ -148,7 +148,9 @@ def test_the_texts_of_a_comparison_are_shown_side_by_side(page: Page, server: Se
     second = TEXT + " and a boy"
     show(page, server, "attention", **PLACE, change_text=second, change_show="difference")
     problem = page.locator(".problem:visible")
-    expect(problem).to_contain_text("The texts have 9 and 12 tokens and cannot be subtracted. Show A and B side by side.")
+    expect(problem).to_contain_text(
+        "The texts have 9 and 12 tokens and cannot be subtracted. Show A and B side by side."
+    )
     page.get_by_role("button", name="side by side").click()
     settle(page)
     expect(problem).to_have_count(0)

@@ -11,7 +11,18 @@ import torch
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from tests import tiny
-from tests.page.conftest import Open, ask, family_folder, family_server, percent, requests_of, saved, settle, show, wait_until
+from tests.page.conftest import (
+    Open,
+    ask,
+    family_folder,
+    family_server,
+    percent,
+    requests_of,
+    saved,
+    settle,
+    show,
+    wait_until,
+)
 from tests.page.test_copied import copied, run_python
 from tests.support.processes import Server
 
@@ -101,7 +112,9 @@ def test_the_grid_equals_patched_passes_of_transformers(page: Page, gpt2: Server
         return (apart[0] - apart[1]) / (apart[2] - apart[1])
 
     columns = aligned(*ids)
-    first = next(i for i, (one, other) in enumerate(columns) if one is None or other is None or ids[0][one] != ids[1][other])
+    first = next(
+        i for i, (one, other) in enumerate(columns) if one is None or other is None or ids[0][one] != ids[1][other]
+    )
     pairs = [(one, other) for one, other in columns[first:] if one is not None and other is not None]
     numbers = network.network.config.n_head
     size = network.network.config.n_embd // numbers
@@ -130,7 +143,9 @@ def test_texts_of_any_lengths_are_aligned_by_their_difference(page: Page, gpt2: 
     assert len(ids[0]) != len(ids[1])
     show(page, gpt2, "patching", patching_a=A, patching_b=B)
     columns = page.locator(".patching-words > span:not([aria-hidden])")
-    drawn = columns.evaluate_all("all => all.map((one) => [...one.querySelectorAll('[data-at]')].map((word) => word.dataset.at))")
+    drawn = columns.evaluate_all(
+        "all => all.map((one) => [...one.querySelectorAll('[data-at]')].map((word) => word.dataset.at))"
+    )
     expected = aligned(*ids)
     assert drawn == [[f"{text} {at}" for text, at in enumerate(pair) if at is not None] for pair in expected]
     is_same = columns.evaluate_all("all => all.map((one) => one.querySelector('i').classList.contains('same'))")

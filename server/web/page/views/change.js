@@ -5,6 +5,7 @@ import { html, useEffect, useState } from "../core/html.js";
 import { UNCHANGED_VIEWS, canShowBoth, canSubtract, isCompared } from "../core/seen.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
+import { Pick } from "../parts/pick.js";
 
 const MOST_SAID = 2; // changes, in the line
 const UNREACHED = "This view shows the unchanged model. Changes affect the views of the text above.";
@@ -24,10 +25,9 @@ export function ChangeBar({ view, canChange, others }) {
   return html`<section class="change-bar" aria-label="Changes">
     ${canChange && html`<button type="button" id="change" aria-expanded=${selection.change_open}
       onClick=${() => select({ change_open: !selection.change_open })}>Edit the model…</button>`}
-    ${canChange && (canShowBoth(view.id) || view.id === "chat") && others.length > 0 && html`<label>Compare with${" "}
-      <select value=${selection.change_model} onChange=${({ target: { value } }) =>
-        select({ change_model: value, change_show: value ? "both" : "after" }, { remember: true })}>
-        <option value="">no model</option>${others.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
+    ${canChange && (canShowBoth(view.id) || view.id === "chat") && others.length > 0 && html`<${Pick} label="Compare with"
+      value=${selection.change_model} options=${[["", "no model"], ...others.map((name) => [name, name])]}
+      onPick=${(name) => select({ change_model: name, change_show: name ? "both" : "after" }, { remember: true })} />`}
     ${isCompared(selection) && html`<${Sides} selection=${selection} view=${view} />`}
     ${changes.length > 0 && html`<span class="hint change-said">${said(changes)}</span>`}
     <${DifferenceNote} />

@@ -5,6 +5,7 @@ import { format, percent } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Bars } from "../parts/bars.js";
 import { Choices } from "../parts/choices.js";
+import { Pick } from "../parts/pick.js";
 import { Answer, Problem, Progress } from "../parts/problem.js";
 import { DelayedText } from "../parts/shared_bar.js";
 import { Term } from "../parts/term.js";
@@ -59,9 +60,8 @@ function Texts({ texts: [a, b], examples }) {
   return html`<div class="text-fields">
     <${DelayedText} label="Text A" value=${a} onText=${(text) => set([text, b])} />
     <${DelayedText} label="Text B" value=${b} onText=${(text) => set([a, text])} />
-    <label class="examples"><span class="unseen">Examples</span><select value="" onChange=${({ target }) => set(examples[target.value])}>
-      <option value="" disabled>Examples…</option>${examples.map((pair, i) => html`<option value=${i}>${pair.join(" / ")}</option>`)}
-    </select></label></div>`;
+    <${Pick} label="" value="" onPick=${(i) => set(examples[i])}
+      options=${[["", "Examples…"], ...examples.map((pair, i) => [i, pair.join(" / ")])]} /></div>`;
 }
 
 /** The chosen patch and its effect, and the grid of all patches; in the encoder if there are two stacks. */
@@ -91,9 +91,8 @@ function Patch({ inputs, tokens, ends }) {
     const change = { point, layer: one.layer, ...heads, positions: one.target, op: "patch", from: taken };
     return { ...inputs[into], num_tokens: ends.count, interventions: [change] };
   };
-  const list = (label, field, values) => html`<label>${label} <select value=${patch[field]}
-    onChange=${(event) => select({ [field]: Number(event.target.value) })}>${values.map((value) =>
-      html`<option value=${value}>${value}</option>`)}</select></label>`;
+  const list = (label, field, values) => html`<${Pick} label=${label} value=${patch[field]}
+    options=${values.map((one) => [one, one])} onPick=${(value) => select({ [field]: Number(value) })} />`;
   const take = (patching_what) => select({ patching_what, ...(patching_what === "head" ? { patching_source: null } : {}) });
   const shared = { tokens, ends, patch, from, into };
   return html`<${Words} columns=${columns} ...${shared} />

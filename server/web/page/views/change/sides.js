@@ -42,10 +42,12 @@ function MostDifferent() {
   const capabilities = useCapabilities();
   const sides = sidesOfRequest(inputOf({ ...selection, change_show: "difference" }, capabilities));
   const asked = { points: ["attn.hook_z", "hook_mlp_out"], layers: "all", positions: selection.query, dtype: "float32" };
-  const [a, b] = [sides.other, sides.own].map((input) => useLook(input.input === "" ? null : "v1/trace", { ...input, ...asked }));
-  if (a.error || b.error) return null; // the view shows the same problem
+  const route = sides.other && selection.text !== "" ? "v1/trace" : null;
+  const [a, b] = [sides.other, sides.own].map((input) => useLook(route, { ...input, ...asked }));
+  if (!route || a.error || b.error) return null; // the view shows the same problem
+  const found = a.entry && b.entry ? componentsOf(a.entry, b.entry) : [];
   return html`<div class="toolbar most-different" role="group" aria-label="Largest differences" aria-busy=${a.loading || b.loading}>
-    <span>Largest differences</span>${a.entry && b.entry && componentsOf(a.entry, b.entry).map(([apart, name, at]) => html`<button type="button"
+    <span>Largest differences</span>${found.map(([apart, name, at]) => html`<button type="button"
       onClick=${() => select(at)}>${name} <b class="number">${format(apart, 2)}</b></button>`)}<span class="hint">${ABOUT}</span></div>`;
 }
 
