@@ -220,7 +220,11 @@ def test_the_grid_comes_row_by_row_and_its_work_ends_with_the_text(page: Page, s
     page.keyboard.press("ArrowDown")
     expect(page.locator(".tooltip")).to_contain_text(re.compile("layer 1, .*: −?[0-9].*; “.*” .* %"))
     cancelled: list[Request] = []
-    page.on("requestfailed", lambda request: cancelled.append(request))
+
+    def note(request: Request) -> None:
+        cancelled.append(request)
+
+    page.on("requestfailed", note)
     with requests_of(page) as requests:
         page.get_by_role("textbox", name="Text A").fill("A cat")
         page.get_by_role("textbox", name="Text A").press("Enter")

@@ -48,7 +48,7 @@ export const VIEWS = [
     lacks: lacks("/v1/heads"), load: () => import("./views/heads.js"),
   },
   {
-    id: "patching", group: "The next word", title: "Patching", about: "where in the model a fact is",
+    id: "patching", group: "The next word", title: "Patching", about: "where a fact is found",
     lacks: lacks("/v1/next"), load: () => import("./views/patching.js"), usesText: () => false,
   },
   {

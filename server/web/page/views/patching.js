@@ -60,8 +60,8 @@ function Texts({ texts: [a, b], examples }) {
   return html`<div class="text-fields">
     <${DelayedText} label="Text A" value=${a} onText=${(text) => set([text, b])} />
     <${DelayedText} label="Text B" value=${b} onText=${(text) => set([a, text])} />
-    <${Pick} label="" value="" onPick=${(i) => set(examples[i])}
-      options=${[["", "Examples…"], ...examples.map((pair, i) => [i, pair.join(" / ")])]} /></div>`;
+    <${Pick} label="Examples" value="" onPick=${(i) => set(examples[i])}
+      options=${[["", "…"], ...examples.map((pair, i) => [i, pair.join(" / ")])]} /></div>`;
 }
 
 /** The chosen patch and its effect, and the grid of all patches; in the encoder if there are two stacks. */
