@@ -68,8 +68,8 @@ class Network:
         self.blocks = self.network.transformer.h
 
     def run(self, ids: list[int], replace: Any = None) -> tuple[torch.Tensor, dict[tuple[str, int], torch.Tensor]]:
-        """Return the last logits, and each vector by its name and layer, [position, width]. replace(name, layer, vectors)
-        may change vectors in place.
+        """Return the last logits, and vectors by name and layer, [position, width]; `replace(name, layer, vectors)` may
+        change these in place.
         """
         seen: dict[tuple[str, int], torch.Tensor] = {}
         hooks = []
@@ -99,8 +99,8 @@ class Network:
 
 @pytest.mark.parametrize("what", POINTS)
 def test_the_grid_equals_patched_passes_of_transformers(page: Page, gpt2: Server, what: str) -> None:
-    """Replace one vector at a time by a hook, as TransformerLens's activation patching does, and scale the difference of
-    the two words' logits: 0 is text B, 1 is text A.
+    """Replace one vector at a time by a hook, as TransformerLens's activation patching does, and scale the difference
+    of the two words' logits: 0 is text B, 1 is text A.
     """
     network, ids = Network(family_folder("gpt2")), [ids_of(gpt2, text) for text in (A, B)]
     (of_a, taken), (of_b, _) = network.run(ids[0]), network.run(ids[1])
