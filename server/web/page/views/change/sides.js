@@ -24,7 +24,7 @@ export function Sides({ view, View }) {
   const side = (name) => {
     const capabilities = name === "before" ? own : second;
     if (!capabilities) return html`<${Answer} answer=${other} />`;
-    const lack = view.lacks?.(capabilities);
+    const lack = !view.opensAnyway && view.lacks?.(capabilities);
     return html`<${Side.Provider} value=${name}><${Capabilities.Provider} value=${capabilities}>
       ${lack ? html`<p class="lack">${lack}</p>` : html`<${View} />`}<//><//>`;
   };
