@@ -38,8 +38,8 @@ PATIENCE_MS = 60_000
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
 VIEWS = (
-    "home", "chat", "journey", "attention", "why", "heads", "moves", "flow", "embeddings", "lens", "next", "weights",
-    "server",
+    "home", "chat", "journey", "attention", "why", "heads", "moves", "flow", "embeddings", "lens", "next", "patching",
+    "weights", "server",
 )  # fmt: skip
 """The views, in the order of the list."""
 FORMER = {"contributions": "moves", "motion": "moves"}

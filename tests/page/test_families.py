@@ -34,7 +34,7 @@ WITH_OTHER_LAYERS = ("qwen3_5", "lfm2")
 NEEDS = {
     "chat": "/v1/completions", "journey": "/v1/explain", "why": "/v1/explain", "contributions": "/v1/contributions",
     "motion": "/v1/contributions", "lens": "/v1/lens", "next": "/v1/next", "heads": "/v1/heads",
-    "embeddings": "/v1/embeddings",
+    "patching": "/v1/next", "embeddings": "/v1/embeddings",
 }  # fmt: skip
 """The route that a view needs for its contents."""
 TEXT, DECODED = "The old king", "and the queen"

@@ -21,6 +21,7 @@ EXPLAINED = {
     "lens": ["logit lens", "residual stream", "unembedding", "Entropy", "nats"],
     "next": ["logit", "softmax", "temperature", "entropy", "nats", "perplexity"],
     "heads": ["head", "Induction", "attention sink", "nats"],
+    "patching": ["Activation patching"],
     "flow": ["residual stream"],
     "journey": [],
     "moves": [],

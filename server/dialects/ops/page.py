@@ -68,7 +68,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         page = SHEETS.sub("", page, count=len(SHEETS.findall(page)) - 1)
         page = SHEETS.sub(f'<link rel="stylesheet" href="{folder}/{SHEET}">\n', page)
         page = page.replace("{script}", START).replace("{folder}", folder)
-        if sum(len(slot.names) for slot in context.models) > 1:
+        if sum(len(slot.names) + len(slot.adapters) for slot in context.models) > 1:
             page = page.replace('<div id="app">', '<div id="app" data-models>')
         may_frame = context.settings.embed_origins if request.query_params.get("embed") == "1" else ()
         policy = _CONTENT_SECURITY_POLICY

@@ -17,6 +17,7 @@ import { SharedBar } from "./parts/shared_bar.js";
 import { FrameHeader, SavedHeader, TakeAway } from "./parts/take_away.js";
 import { Tooltip } from "./parts/tooltip.js";
 import { ChangeBar, ChangeDrawer } from "./views/change.js";
+import { Sides } from "./views/change/sides.js";
 import { Lessons } from "./views/lessons.js";
 import { LIST, openLesson } from "./views/lessons/opening.js";
 import { GROUPS, viewNamed } from "./views.js";
@@ -34,7 +35,7 @@ function App() {
       The page continues by itself when it is ready.</p>`}
     ${link === "key" && !isFramed && html`<${KeyForm} />`}
     ${capabilities
-      ? html`<${Body} key=${served.identity} capabilities=${capabilities} />`
+      ? html`<${Body} key=${served.identity} capabilities=${capabilities} others=${served.others} />`
       : html`<main class="view"><${Progress} active=${served.loading}
             label=${served.isLoading ? `Loading the model ${name}…` : "Asking which model is served…"} />
           <${Problem} error=${served.error?.status === 401 ? null : served.error} retry=${served.retry} /></main>`}
@@ -73,7 +74,7 @@ function modelSize(capabilities) {
     .join("; ");
 }
 
-function Body({ capabilities }) {
+function Body({ capabilities, others }) {
   const selection = useSelection();
   const view = viewNamed(selection.view);
   useMaskedPlace();
@@ -82,7 +83,7 @@ function Body({ capabilities }) {
   }, [view]);
   const stage = html`<div class="stage">
     ${!isEmbedded && html`<${SharedBar} view=${view} />`}
-    <${ChangeBar} view=${view} canChange=${!saved && !isEmbedded && view.id !== "home"} />
+    <${ChangeBar} view=${view} canChange=${!saved && !isEmbedded && view.id !== "home"} others=${others} />
     <${OpenView} key=${view.id} view=${view} capabilities=${capabilities} />
   </div>`;
   if (saved || isEmbedded) return stage;
@@ -129,7 +130,7 @@ function OpenView({ view, capabilities }) {
   return html`<main class="view" id=${`view-${view.id}`} tabindex="-1">
     <h1>${view.heading ?? html`${view.title} <small>${view.about}</small>`}</h1>
     <${Problem} error=${missing} retry=${retry} />
-    ${module ? html`<${module.View} />` : !missing && html`<${Progress} active=${true} label="Opening…" />`}
+    ${module ? html`<${Sides} view=${view} View=${module.View} />` : !missing && html`<${Progress} active=${true} label="Opening…" />`}
   </main>`;
 }
 

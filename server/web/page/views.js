@@ -48,6 +48,10 @@ export const VIEWS = [
     lacks: lacks("/v1/heads"), load: () => import("./views/heads.js"),
   },
   {
+    id: "patching", group: "The next word", title: "Patching", about: "where a fact is found",
+    lacks: lacks("/v1/next"), load: () => import("./views/patching.js"), usesText: () => false,
+  },
+  {
     id: "flow", group: "Words as vectors", title: "Flow", about: "one block, every tensor",
     load: () => import("./views/flow.js"),
   },

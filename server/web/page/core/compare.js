@@ -1,6 +1,6 @@
 // Comparison of two answers, for two models or texts: the request of the other side, and the difference.
-import { isCompared } from "./seen.js";
-import { useSelection } from "./state.js";
+import { canShowBoth, comparesModels, isCompared } from "./seen.js";
+import { state, useSelection } from "./state.js";
 
 /**
  * Property of a request body: {input, decoder_input, interventions} of the other side. It is a symbol, so that copies
@@ -12,7 +12,7 @@ export const OTHER = Symbol("other side");
 export function sidesOfRequest(body) {
   if (!body?.[OTHER]) return { own: body, other: null };
   const { [OTHER]: given, ...own } = body;
-  const { input, decoder_input: decoder, interventions, ...rest } = own;
+  const { input, decoder_input: decoder, interventions, model, ...rest } = own;
   return { own, other: { ...given, ...rest } };
 }
 
@@ -20,11 +20,15 @@ export function sidesOfRequest(body) {
 export function useDifferenceName() {
   const selection = useSelection();
   if (!isCompared(selection) || selection.change_show !== "difference") return "";
-  return selection.change_text ? "text B − text A" : "after − before";
+  const [first, second] = sideNames(selection);
+  return `${second} − ${first}`;
 }
 
 /** Names of the two sides; the first one is subtracted. */
-export const sideNames = ({ change_text: second }) => (second ? ["text A", "text B"] : ["before", "after"]);
+export function sideNames(selection) {
+  if (comparesModels(selection)) return [selection.model || "this model", selection.change_model];
+  return selection.change_text ? ["text A", "text B"] : ["before", "after"];
+}
 
 /** The reason why two answers have no difference; `title` replaces the title of a server error. */
 class NoDifference extends Error {
@@ -72,7 +76,8 @@ function ofSameNames(entries, name, names) {
 
 const whyNone = (after, before) => after?.length === before?.length
   ? "The two answers are of different shapes: number by number they have no difference."
-  : `The texts have ${before.length} and ${after.length} tokens and cannot be subtracted. Show text A or text B.`;
+  : `The texts have ${before.length} and ${after.length} tokens and cannot be subtracted. Show ${
+    canShowBoth(state.value.view) ? "A and B side by side" : "text A or text B"}.`;
 
 function bothNames(after, before) {
   if (after?.length !== before?.length) return after;

@@ -2,10 +2,12 @@
 import { askJson, askLook, connection, whenReachable } from "./api.js";
 import { named } from "./bytes.js";
 import { chosenModel } from "./chosen_model.js";
-import { difference, sidesOfRequest } from "./compare.js";
+import { OTHER, difference, sidesOfRequest } from "./compare.js";
 import { useEffect, useRef, useState } from "./html.js";
 import { forgetKept, hold, noteSeen } from "./saved.js";
+import { otherModel } from "./seen.js";
 import { checkServer, restarts } from "./served.js";
+import { useSelection } from "./state.js";
 
 const KEPT_BYTES = 64 * 1024 * 1024;
 
@@ -135,11 +137,14 @@ const keyOf = (route, body) => {
  * {data, asked, error, loading, isStale, retry, usual} of `fetcher(route, body, {signal})`; a null route sends no
  * request. While a new answer loads, `data` is the previous one (of the body `asked`) and isStale is true, so that the
  * view does not flicker. Requests that are not needed any more are cancelled. A busy server gets the request again after
- * Retry-After (`error.again`, in seconds); a failed one is sent again when the server or the key is back.
+ * Retry-After (`error.again`, in seconds); a failed one is sent again when the server or the key is back. On the
+ * side of a second model, the request names that model.
  */
-export function useAnswer(fetcher, route, body) {
+export function useAnswer(fetcher, route, given) {
   const [result, setResult] = useState(NOTHING);
   const [attempt, setAttempt] = useState(0);
+  const model = otherModel(useSelection());
+  const body = model && given && !given[OTHER] ? { model, ...given } : given;
   const request = route === null ? null : keyOf(route, body);
   const retry = () => setAttempt((count) => count + 1);
   const hasFailed = useRef(false);

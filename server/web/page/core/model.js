@@ -1,9 +1,11 @@
 // Features of the loaded model, and the selection as positions and numbers that exist in it.
 import { named } from "./bytes.js";
 import { interventionsOf } from "./changes.js";
+import { chosenModel } from "./chosen_model.js";
 import { OTHER } from "./compare.js";
 import { useJson } from "./fetching.js";
 import { createContext, useContext, useMemo } from "./html.js";
+import { comparesModels, otherModel } from "./seen.js";
 import { useSelection } from "./state.js";
 
 export const Capabilities = createContext(null);
@@ -31,8 +33,12 @@ export function inputOf(selection, capabilities) {
   const { change_show: show, change_text: second } = selection;
   const texts = textsOf(selection, capabilities);
   const interventions = interventionsOf(selection, capabilities);
-  const changed = interventions.length && (second || show !== "before") ? { ...texts, interventions } : texts;
-  if (show !== "difference" || (!second && changed === texts)) return changed;
+  const model = otherModel(selection);
+  const isChanged = interventions.length && (second || comparesModels(selection) || show !== "before");
+  const changed = isChanged ? { ...texts, interventions } : texts;
+  const own = model ? { ...changed, model } : changed;
+  if (show !== "difference" || (!second && own === texts)) return own;
+  if (model) return { ...own, [OTHER]: { ...changed, model: chosenModel.value } };
   return second ? { ...changed, input: second, [OTHER]: changed } : { ...changed, [OTHER]: texts };
 }
 

@@ -16,6 +16,9 @@ export function purposeOf({ capabilities: all }) {
   return (all ?? []).filter((one) => !all.includes(IMPLIED[one])).join(", ");
 }
 
+/** The answer (see useAnswer) of /v1/capabilities about another model ("": none). */
+export const useOther = (name) => useAnswer(askJson, name ? `v1/capabilities?model=${encodeURIComponent(name)}` : null, null);
+
 export const stateOf = ({ status }) => (status.value === "unloaded" ? "not loaded" : status.value);
 
 /** The models in an answer of /v1/models, without LoRA adapters. */
@@ -42,11 +45,11 @@ function useModels() {
 }
 
 /**
- * {models, name, isOpening, isLoading, data, identity, loading, error, retry, note, choose, refresh, dismiss}: the
- * models, the name of the one to show, whether it is not shown or not loaded yet, and the answer of /v1/capabilities
+ * {models, name, isOpening, isLoading, data, identity, loading, error, retry, note, others, choose, refresh, dismiss}:
+ * the models, the name of the one to show, whether it is not shown or not loaded yet, and the answer of /v1/capabilities
  * about it; `data` is of the previous model until it comes. `identity` changes with the shown model and its process.
  * The answer is fetched again when the server is reachable again or has restarted, because the model may have changed.
- * `note`: why another model than the wanted one is shown, or null.
+ * `note`: why another model than the wanted one is shown, or null. others: names of all other models and of LoRA adapters.
  */
 export function useServed() {
   const { models, list, name, asked } = useModels();
@@ -85,5 +88,6 @@ export function useServed() {
   return {
     ...(name === null ? list : answer), ...shown.current, models, name, isOpening: isOther,
     isLoading: state !== "loaded", note, choose, refresh: list.retry, dismiss: () => setNote(null),
+    others: (list.data?.data ?? []).map(({ id }) => id).filter((id) => id !== name),
   };
 }

@@ -20,8 +20,8 @@ const held = new Map(); // number of places on the page that show the answer of 
 
 /** The view and its texts; requests about other texts are not saved. */
 function seenNow() {
-  const { view, text, decoder, embeddings_texts: texts, contributions_pair: pair } = state.value;
-  return JSON.stringify([view, text, decoder, texts, pair]);
+  const { view, text, decoder, embeddings_texts: texts, contributions_pair: pair, patching_a: a, patching_b: b } = state.value;
+  return JSON.stringify([view, text, decoder, texts, pair, a, b]);
 }
 
 const keyAmongAll = (model, { route, body, accept }) => `${model} ${keyOf(route, body, accept)}`;

@@ -1,31 +1,45 @@
 // Which side of a comparison a view shows, and the text of that side.
 
 /** Views that are independent of changes: they use their own texts, weights, or the server's counters. */
-export const UNCHANGED_VIEWS = new Set(["embeddings", "weights", "server"]);
+export const UNCHANGED_VIEWS = new Set(["embeddings", "patching", "weights", "server"]);
 
 // Views that can show the difference of two answers; others show the changed model's answer instead.
 const WITH_DIFFERENCE = new Set(["attention", "why", "moves", "lens", "next", "heads", "flow"]);
 
 export const canSubtract = ({ view, moves_as: as }) => WITH_DIFFERENCE.has(view) && (view !== "moves" || as === "amounts");
 
-/** Whether there are two sides to compare: a list of changes, or a second text. */
-export const isCompared = ({ view, change, change_text: second }) =>
-  !UNCHANGED_VIEWS.has(view) && (change !== "" || second !== "");
+// Views that show both sides next to each other, and compare two models.
+const BESIDE = new Set(["attention", "next"]);
+
+export const canShowBoth = (view) => BESIDE.has(view);
+
+/** Whether two models are compared; a second text has no effect then. */
+export const comparesModels = ({ view, change_model: model }) => model !== "" && canShowBoth(view);
+
+/** Whether there are two sides to compare: two models, a list of changes, or a second text. */
+export const isCompared = (selection) => comparesModels(selection) ||
+  (!UNCHANGED_VIEWS.has(selection.view) && (selection.change !== "" || selection.change_text !== ""));
+
+/** The selected side, if the view supports it. */
+function sideOf(selection) {
+  const { view, change_show: show } = selection;
+  const isAble = { difference: canSubtract(selection), both: canShowBoth(view) && isCompared(selection) }[show] ?? true;
+  return isAble ? show : "after";
+}
 
 /** Whether the view shows the second text; the view's edits then change the second text. */
-export const showsSecond = (selection) => {
-  const { view, change_show: show, change_text: second } = selection;
-  return second !== "" && !UNCHANGED_VIEWS.has(view) && (show === "after" || (show === "difference" && !canSubtract(selection)));
-};
+export const showsSecond = (selection) => selection.change_text !== "" && !UNCHANGED_VIEWS.has(selection.view) &&
+  !comparesModels(selection) && sideOf(selection) === "after";
+
+/** The name of the second model if the view shows its side, else "". */
+export const otherModel = (selection) =>
+  (comparesModels(selection) && /after|difference/.test(selection.change_show) ? selection.change_model : "");
 
 /** The selection for views: its text is the displayed one, and its side is one that the view supports. */
 export function seenOf(selection) {
-  const seesSecond = showsSecond(selection);
-  const isUnable = selection.change_show === "difference" && !canSubtract(selection);
-  if (!seesSecond && !isUnable) return selection;
-  return {
-    ...selection,
-    ...(seesSecond ? { text: selection.change_text } : {}),
-    ...(isUnable ? { change_show: "after" } : {}),
-  };
+  const side = sideOf(selection);
+  const [seesSecond, isOfModels] = [showsSecond(selection), comparesModels(selection)];
+  if (!seesSecond && !isOfModels && side === selection.change_show) return selection;
+  const text = seesSecond ? selection.change_text : selection.text;
+  return { ...selection, text, change_text: isOfModels ? "" : selection.change_text, change_show: side };
 }

@@ -1,6 +1,7 @@
 // The selection shared by all views, and its form in the URL: everything after #, which browsers never send.
 import { saved } from "./place.js";
 import { seenOf, showsSecond } from "./seen.js";
+import { createContext, useContext } from "./html.js";
 import { Store, useStore } from "./store.js";
 
 /** A field: its initial value, read(raw) from the address, and write(value) for it. */
@@ -106,8 +107,9 @@ const FIELDS = {
   next_logits_temperature: number(1, 0, 100),
 
   change: text(""), // changes inside the model, see core/changes.js
-  change_show: choice("after", "before", "difference"),
+  change_show: choice("after", "before", "difference", "both"), // both: next to each other
   change_text: text(""), // the second text, compared with the first one; "" is none
+  change_model: text(""), // the second model, compared with the first one; "" is none
   change_source: text(""), // source text of a patch, and target text of steering
   change_away: text(""), // text that steering moves away from; "" is the input itself
   change_open: flag(false),
@@ -124,6 +126,13 @@ const FIELDS = {
   motion_texts: text(""), // one a line; "" is the example of the word
   motion_at: number(1, 0, 1), // progress of the playback
   motion_speed: number(1, 0.25, 8),
+
+  patching_a: text(""), // both texts; "" and "" are the first example
+  patching_b: text(""),
+  patching_what: choice("stream", "attention", "mlp", "head"),
+  patching_side: choice("a", "b"), // the text that a vector is taken from
+  patching_source: integer(null), // position in that text, and in the other one; null: the last tokens that differ
+  patching_target: integer(null),
 
   lesson: text(""), // the file's name in lessons/; "list" is the list of them
   lesson_step: integer(1),
@@ -167,14 +176,15 @@ export const state = new Store(fromHash(location.hash || saved?.hash || ""));
 
 /**
  * Change fields of the state; the URL is updated. `text` is the displayed text: while views show the second of two
- * texts, a new text replaces that one. A new view, or `remember: true`, adds an entry to the browser's history.
+ * texts, a new text replaces that one. A new view, or `remember: true`, adds an entry to the browser's history. side: the
+ * side that the caller shows, if both are shown.
  */
-export function select(changes, { remember = "view" in changes } = {}) {
+export function select(changes, { remember = "view" in changes, side } = {}) {
   for (const name of Object.keys(changes)) {
     if (!(name in FIELDS)) throw new Error(`state: no field ${name}`);
   }
   const next = { ...state.value, ...renamed(changes) };
-  if ("text" in changes && !("change_text" in changes) && showsSecond(next)) {
+  if ("text" in changes && !("change_text" in changes) && showsSecond(side ? { ...next, change_show: side } : next)) {
     [next.text, next.change_text] = [state.value.text, changes.text];
   }
   const hash = toHash(next);
@@ -221,5 +231,11 @@ export function address() {
   return whole.href;
 }
 
+/** The side of a comparison ("before", "after") that is shown by the components below; "" is the selected one. */
+export const Side = createContext("");
+
 /** The shared state for views (see core/seen.js); the component is rendered again when it changes. */
-export const useSelection = () => seenOf(useStore(state));
+export function useSelection() {
+  const [all, side] = [useStore(state), useContext(Side)];
+  return seenOf(side ? { ...all, change_show: side } : all);
+}

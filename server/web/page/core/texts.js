@@ -5,10 +5,10 @@ import { askJson } from "./api.js";
  * {text, isSame}: the text of the ids, without special tokens, and whether the tokenizer returns the same ids for it. A
  * tokenizer encodes "un" + "like" as one token if it can, and an incomplete character has no text.
  */
-export async function textOf(ids) {
-  const { prompt: text } = await askJson("detokenize", { tokens: ids, skip_special_tokens: true });
+export async function textOf(ids, options) {
+  const { prompt: text } = await askJson("detokenize", { tokens: ids, skip_special_tokens: true }, options);
   if (text === "") return { text, isSame: ids.length === 0 };
-  const { tokens } = await askJson("tokenize", { prompt: text });
+  const { tokens } = await askJson("tokenize", { prompt: text }, options);
   return { text, isSame: tokens.length === ids.length && tokens.every((id, i) => id === ids[i]) };
 }
 

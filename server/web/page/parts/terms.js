@@ -2,6 +2,9 @@
 
 /** By the basic form of the term; `Term` takes these names. */
 export const TERMS = {
+  "activation patching":
+    "An experiment: the model reads one text, and one of its vectors is replaced by that of another text. If the prediction " +
+    "follows, the vector carries the difference.",
   attention:
     "The step in which each token takes something from other tokens: how much from each is decided by queries and keys, " +
     "the values are passed on.",

@@ -2,15 +2,19 @@
 import { changesOf, sayChange } from "../core/changes.js";
 import { sideNames, useDifferenceName } from "../core/compare.js";
 import { html, useEffect, useState } from "../core/html.js";
-import { UNCHANGED_VIEWS, canSubtract, isCompared } from "../core/seen.js";
+import { UNCHANGED_VIEWS, canShowBoth, canSubtract, isCompared } from "../core/seen.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
+import { Pick } from "../parts/pick.js";
 
 const MOST_SAID = 2; // changes, in the line
 const UNREACHED = "This view shows the unchanged model. Changes affect the views of the text above.";
 
-/** canChange: whether there is space for the drawer; without it the bar shows the changes and the sides. */
-export function ChangeBar({ view, canChange }) {
+/**
+ * canChange: whether there is space for the drawer; without it the bar shows the changes and the sides. others: the names
+ * of models to compare with.
+ */
+export function ChangeBar({ view, canChange, others }) {
   const selection = useSelection();
   if (UNCHANGED_VIEWS.has(view.id)) {
     const hasChange = selection.change !== "" || selection.change_text !== "";
@@ -18,9 +22,12 @@ export function ChangeBar({ view, canChange }) {
   }
   const { changes, dropped } = changesOf(selection);
   if (!canChange && !isCompared(selection)) return null;
+  const canCompare = canShowBoth(view.id) || (view.id === "chat" && selection.chat_mode === "chat");
   return html`<section class="change-bar" aria-label="Changes">
     ${canChange && html`<button type="button" id="change" aria-expanded=${selection.change_open}
       onClick=${() => select({ change_open: !selection.change_open })}>Edit the model…</button>`}
+    ${canChange && canCompare && others.length > 0 && html`<${Pick} label="Compare with" value=${selection.change_model} options=${[["", "no model"], ...others.map((name) => [name, name])]}
+      onPick=${(name) => select({ change_model: name, change_show: name ? "both" : "after" }, { remember: true })} />`}
     ${isCompared(selection) && html`<${Sides} selection=${selection} view=${view} />`}
     ${changes.length > 0 && html`<span class="hint change-said">${said(changes)}</span>`}
     <${DifferenceNote} />
@@ -31,7 +38,8 @@ export function ChangeBar({ view, canChange }) {
 /** Selects the displayed side. */
 function Sides({ selection, view }) {
   const [before, after] = sideNames(selection);
-  const choices = [["before", before], ["after", after], ...(canSubtract(selection) ? [["difference", "difference"]] : [])];
+  const choices = [["before", before], ["after", after], ...(canShowBoth(view.id) ? [["both", "side by side"]] : []),
+    ...(canSubtract(selection) ? [["difference", "difference"]] : [])];
   return html`<${Choices} label="Show" value=${selection.change_show} choices=${choices}
     onPick=${(change_show) => select({ change_show })} />`;
 }

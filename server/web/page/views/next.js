@@ -2,6 +2,7 @@
 import { OTHER, sidesOfRequest } from "../core/compare.js";
 import { html, useState } from "../core/html.js";
 import { inputOf, useCapabilities } from "../core/model.js";
+import { otherModel } from "../core/seen.js";
 import { select, useSelection } from "../core/state.js";
 import { textOf } from "../core/texts.js";
 import { Answer, Problem } from "../parts/problem.js";
@@ -96,18 +97,20 @@ function Controls({ selection }) {
 function useForce(row) {
   const { kind } = useCapabilities();
   const field = kind === "encoder-decoder" ? "decoder" : "text";
-  const now = useSelection()[field];
+  const selection = useSelection();
+  const now = selection[field];
   const [said, setSaid] = useState({ problem: null, note: "", of: null });
   const force = async (token) => {
     try {
       const { ids, position } = row;
       const written = kind === "encoder" ? [...ids.slice(0, position), token, ...ids.slice(position + 1)]
         : [...ids.slice(0, position + 1), token];
-      const { text, isSame } = await textOf(written);
+      const { text, isSame } = await textOf(written, { model: otherModel(selection) || undefined });
       const note = isSame ? "" :
         "Read again, this text gives other tokens: letters join where they can, and special tokens are no text.";
       setSaid({ problem: null, note, of: text });
-      select({ [field]: text, query: kind === "encoder" ? position : -1 }, { remember: true });
+      select({ [field]: text, query: kind === "encoder" ? position : -1 },
+        { remember: true, side: selection.change_show });
     } catch (problem) {
       setSaid({ problem, note: "", of: now });
     }

@@ -5,6 +5,7 @@ import { shownToken, useHead } from "../../core/model.js";
 import { useSequences } from "../../core/sequences.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
+import { Pick } from "../../parts/pick.js";
 import { DelayedText } from "../../parts/shared_bar.js";
 import { addChange } from "./edits.js";
 
@@ -61,11 +62,6 @@ export function Form({ changes, isFull }) {
 }
 
 const numbers = (count) => Array.from({ length: count }, (_, i) => [i, String(i)]);
-
-/** A select element; options: [[value, title]]. */
-const Pick = ({ label, value, onPick, options }) =>
-  html`<label>${label} <select value=${value} onChange=${(event) => onPick(event.target.value)}>${options.map(
-    ([each, title]) => html`<option value=${each} selected=${each === value}>${title}</option>`)}</select></label>`;
 
 /** Selects the positions: all of them, or one, by its token. */
 function Position({ part, value, onPick }) {

@@ -30,12 +30,14 @@ export function answer(chatId, parent, options, begun = {}) {
   return grow(chatId, addTurn(chatId, turn), options);
 }
 
-/** As `answer`; a text with changes is written twice with one seed, without and with them. */
+/** As `answer`; a text with changes is written twice with one seed, without and with them, and a chat by both models. */
 export async function answerOnBothSides(chatId, parent, options) {
-  if (find(chatId).kind === "chat" || !options.interventions.length) return answer(chatId, parent, options);
-  const before = await answer(chatId, parent, options, { changes: undefined });
+  const { second } = options;
+  if (!second && (find(chatId).kind === "chat" || !options.interventions.length)) return answer(chatId, parent, options);
+  const before = await answer(chatId, parent, options, second ? {} : { changes: undefined });
   if (!before || before.end.reason === "stopped") return before;
-  return answer(chatId, parent, options, { twin: before.id, seed: before.seed });
+  const after = second ? { ...options, model: second } : options;
+  return answer(chatId, parent, after, { twin: before.id, seed: before.seed });
 }
 
 /** Let the model write a turn that is empty, or continue it. Resolves to the turn at its end. */

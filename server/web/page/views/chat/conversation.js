@@ -124,7 +124,7 @@ export function Conversation({ kind, modes }) {
   </div>`;
 }
 
-/** {model, maxModelLen, defaults, isPair, shared, interventions}: of the requests. */
+/** {model, maxModelLen, defaults, isPair, shared, interventions}: of the requests; second: the model that answers too. */
 function useOptions(kind) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -135,6 +135,7 @@ function useOptions(kind) {
     isPair: capabilities.kind === "encoder-decoder",
     shared: kind === "text" ? samplingOf(selection) : {},
     interventions: inputOf(selection, capabilities).interventions ?? [],
+    second: kind === "chat" ? selection.change_model : "",
   }), [kind, selection, capabilities]);
 }
 

@@ -24,7 +24,7 @@ export function samplingOf({ settings }, { shared } = {}) {
   return stops.length ? { ...sampling, stop: stops } : sampling;
 }
 
-/** {route, body} of a request that continues these turns. options: {shared, interventions, isPair}. */
+/** {route, body} of a request that continues these turns. options: {shared, interventions, isPair, model, second}. */
 export function requestOf(chat, turns, options = {}) {
   const { settings, kind } = chat;
   const more = { ...samplingOf(chat, options), ...(options.interventions?.length ? { interventions: options.interventions } : {}) };
@@ -33,7 +33,8 @@ export function requestOf(chat, turns, options = {}) {
   if (settings.reasoning_effort) more.reasoning_effort = settings.reasoning_effort;
   if (tools) more.tools = tools;
   if (schema) more.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
-  return { route: "v1/chat/completions", body: { messages: messagesOf(chat, turns), ...more } };
+  const named = options.second && options.model === options.second ? { model: options.model } : {};
+  return { route: "v1/chat/completions", body: { ...named, messages: messagesOf(chat, turns), ...more } };
 }
 
 /** The fields of /tokenize for the prompt of an answer to these turns. */
