@@ -26,7 +26,8 @@ export function ChangeBar({ view, canChange, others }) {
   return html`<section class="change-bar" aria-label="Changes">
     ${canChange && html`<button type="button" id="change" aria-expanded=${selection.change_open}
       onClick=${() => select({ change_open: !selection.change_open })}>Edit the model…</button>`}
-    ${canChange && canCompare && others.length > 0 && html`<${Pick} label="Compare with" value=${selection.change_model} options=${[["", "no model"], ...others.map((name) => [name, name])]}
+    ${canChange && canCompare && others.length > 0 && html`<${Pick} label="Compare with"
+      value=${selection.change_model} options=${[["", "no model"], ...others.map((name) => [name, name])]}
       onPick=${(name) => select({ change_model: name, change_show: name ? "both" : "after" }, { remember: true })} />`}
     ${isCompared(selection) && html`<${Sides} selection=${selection} view=${view} />`}
     ${changes.length > 0 && html`<span class="hint change-said">${said(changes)}</span>`}
