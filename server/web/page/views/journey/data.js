@@ -32,21 +32,11 @@ function usePlace() {
   const choosing = useStrongestPair({ keepsQuery: true });
   const tokens = sequences[stackName];
   const isReady = selection.text !== "" && tokens.length > 0 && !sequences.loading && !choosing;
-  const query = isReady ? clamp(selection.query, tokens.length) : null;
-  const key = isReady ? clamp(selection.key, tokens.length) : null;
+  const whole = capabilities.stacks[stackName];
+  const at = (position, all) => (isReady ? clamp(position, all.length) : null);
   const place = {
-    isReady,
-    stackName,
-    stack: stackAt(capabilities.stacks[stackName], layer),
-    whole: capabilities.stacks[stackName],
-    layer,
-    head,
-    numLayers,
-    tokens,
-    encoderTokens: sequences.encoder,
-    query,
-    key,
-    encoderKey: isReady ? clamp(selection.key, sequences.encoder.length) : null,
+    isReady, stackName, whole, stack: stackAt(whole, layer), layer, head, numLayers, tokens, encoderTokens: sequences.encoder,
+    query: at(selection.query, tokens), key: at(selection.key, tokens), encoderKey: at(selection.key, sequences.encoder),
   };
   return { place, error: sequences.error, isPair: capabilities.kind === "encoder-decoder" };
 }
@@ -85,8 +75,7 @@ export function useJourney() {
   const answers = [explain, rows, whole, lens, next, cross];
   const failed = [{ error }, numbers, ...answers].find((one) => one.error);
   const loading = !failed && (answers.some((one) => one.loading) || numbers.loading || !isReady);
-  // A new selection is shown when all its data is here: numbers of two selections must not be mixed. The first
-  // picture is shown as early as possible.
+  // A new selection is shown when all its data is here; the first picture as early as possible.
   const kept = useRef(null);
   if (selection.text === "" || explain.error || rows.error) kept.current = null;
   const isWaiting = loading && kept.current !== null;
@@ -97,6 +86,7 @@ export function useJourney() {
       ...place,
       capabilities,
       shown,
+      text: isPair && stackName === "decoder" ? tokens.join("") : selection.text,
       nodes: new Map(nodesOf(graph).map((node) => [node.id, node])),
       strips: numbers.strips,
       scales: numbers.scales,
