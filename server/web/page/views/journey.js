@@ -52,8 +52,8 @@ function Controls({ stage, film, body, temperature }) {
       aria-valuetext=${`stop ${stop + 1} of ${last + 1}, ${film.stops[stop]?.title}`}
       onInput=${(event) => player.seek(Number(event.target.value))}
       onChange=${(event) => player.travel(Number(event.target.value))} />
-    </div><div class="journey-tools"><${Slider} label="temperature of the attention" value=${temperature} stops=${TEMPERATURES} onPick=${heat} write=${format}
-      hint="The scores are divided by it before the softmax; the model itself uses 1" />
+    </div><div class="journey-tools"><${Slider} label="temperature of the attention" value=${temperature} stops=${TEMPERATURES}
+      onPick=${heat} write=${format} hint="The scores are divided by it before the softmax; the model itself uses 1" />
     <${ClipButton} canvas=${stage.canvas} drawAt=${stage.drawAt}
       name="journey" onStart=${() => player.pause()} onEnd=${() => player.seek(player.progress)} />
       <${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} picture=${picture} name="journey"

@@ -100,9 +100,11 @@ export function framesOf({ row, boxes, queryRow, keyColumn }) {
     norm: around([of("pre", "norm"), box(boxes.pre.x - NAMES, 0, 0, 0)]),
     qk: around([of("q", "k", "grid"), title]),
     dots: named,
-    scale: cells * row === grid.height ? named : box(grid.x + first(keyColumn < 0 ? Infinity : keyColumn) - NAMES, first(queryRow) - NAMES, side, side),
+    scale: cells * row === grid.height ? named
+      : box(grid.x + first(keyColumn < 0 ? Infinity : keyColumn) - NAMES, first(queryRow) - NAMES, side, side),
     mask: named,
-    softmax: around([box(grid.x - NAMES, Math.max(0, queryRow) * row - NAMES, NAMES + grid.width, 0), box(bars.x, bars.y, bars.width, bars.height + BARS_NAMES)]),
+    softmax: around([box(grid.x - NAMES, Math.max(0, queryRow) * row - NAMES, NAMES + grid.width, 0),
+      box(bars.x, bars.y, bars.width, bars.height + BARS_NAMES)]),
     values: around([of("weighted", "z"), box(v.x, v.y - 130, 0, 0), box(v.x, boxes.z.y + boxes.z.height + 26, 0, 0)]),
     heads: of("heads", "heads_out"),
     add: add && around([add, box(add.x - 36, add.y, 0, 0)]),

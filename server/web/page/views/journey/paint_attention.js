@@ -66,7 +66,9 @@ function paintGridNames(pen, film, stage) {
       const [x, y] = [grid.x + j * row, i * row];
       if (x < fromX - row * 0.1 || y < fromY - row * 0.1 || x > right || y > bottom) return;
       pen.rect(x + row * 0.06, y + row * 0.76, row * 0.88, row * 0.22, raised, 0.85);
-      pen.number(writtenAt(film, stage, i * products.numKeys + key), x + row / 2, y + row * 0.87, { size: row * 0.22, most: 14, room: row * 0.98 });
+      pen.number(writtenAt(film, stage, i * products.numKeys + key), x + row / 2, y + row * 0.87, {
+        size: row * 0.22, most: 14, room: row * 0.98,
+      });
     }));
   }
   if (fromX > Math.max(grid.x, left)) pen.cover(left, grid.y - 60, fromX - left, grid.height + 60, paper);
@@ -133,7 +135,9 @@ function paintValues(pen, film, share) {
     }
   });
   if (row * pen.scale >= NARROW) {
-    pen.text(`the first ${Math.min(FIRST, width)} numbers of each:`, v.x, v.y + v.height + TABLE_LINE * 0.85, { size: 14, colour: "muted" });
+    pen.text(`the first ${Math.min(FIRST, width)} numbers of each:`, v.x, v.y + v.height + TABLE_LINE * 0.85, {
+      size: 14, colour: "muted",
+    });
   }
   paintCells(pen, v, width, data.shown.length, (line, column) => film.valueOf(data.shown[column])[line]);
   pen.line([[middle, bend], [middle, sum.y + sum.height + 4]], value, { thickness: 4, isArrow: true, alpha: share });

@@ -83,13 +83,8 @@ export function useStage(film) {
     const wanted = placeOf(film, selection);
     if (Math.abs(wanted - player.progress) > 0.006) player.travel(wanted);
   }, [selection.journey_stop, selection.journey_between]);
-  useEffect(() => {
-    const press = (event) => event.target.closest?.(TAKEN) || keyPressed(stage, event, STEPS);
-    // not on the window, where the same keys choose a head
-    document.addEventListener("keydown", press);
-    return () => document.removeEventListener("keydown", press);
-  }, []);
-  const stage = {
+  useArrows(player);
+  return {
     canvas, scrubber, player, look,
     stop: useStore(nearest),
     isPlaying: useStore(playing),
@@ -98,7 +93,15 @@ export function useStage(film) {
     savers: film && savers((context, size) => paint(context, film, player.progress,
       { ...size, colours: coloursNow(), aside: aside.current }), width, height, mode),
   };
-  return stage;
+}
+
+/** Let arrows walk from anywhere in the view; on the document, because on the window the same keys choose a head. */
+function useArrows(player) {
+  useEffect(() => {
+    const press = (event) => event.target.closest?.(TAKEN) || keyPressed({ player }, event, STEPS);
+    document.addEventListener("keydown", press);
+    return () => document.removeEventListener("keydown", press);
+  }, []);
 }
 
 /** Write the place to the address: the stop, and the progress after it. */

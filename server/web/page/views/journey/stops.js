@@ -49,8 +49,8 @@ const STOPS = {
     const row = shown.indexOf(at) * width;
     const scale = whole.embedding_scale === 1 ? "" : `, times ${format(whole.embedding_scale, 4)}`;
     return ["Each token becomes a vector",
-      `${query} is one row of the token table${scale}: ${grouped(width)} numbers, of length ${long(embed.data.subarray(row, row + width))}. ${
-        whole.positions.map((name) => POSITIONS[name]).join(" ") || "No position is added."}`,
+      `${query} is one row of the token table${scale}: ${grouped(width)} numbers, of length ${
+        long(embed.data.subarray(row, row + width))}. ${whole.positions.map((name) => POSITIONS[name]).join(" ") || "No position is added."}`,
       flow("hook_embed"), "Flow: the embedding"];
   },
   norm({ data: { stack, scales } }, { query }) {
@@ -132,7 +132,8 @@ const STOPS = {
   add({ vector, formula }, { query }) {
     const [before, after] = ["hook_resid_pre", "hook_resid_mid"].map(vector);
     const numbers = before && after
-      ? ` The vector of ${query} was ${long(before)} long and is now ${long(after)}; the cosine of both is ${format(cosine(before, after))}.` : "";
+      ? ` The vector of ${query} was ${long(before)} long and is now ${long(after)}; the cosine of both is ${
+        format(cosine(before, after))}.` : "";
     return ["Added to the residual stream",
       `The output of the heads is added to the stream: ${formula("hook_resid_mid")}.${numbers}`,
       flow("hook_resid_mid"), "Flow: the stream after the attention"];
@@ -141,8 +142,8 @@ const STOPS = {
     const weights = data.cross?.arrays.weights.data;
     return ["Cross-attention to the encoder",
       `The encoder has read ${counted(data.encoderTokens.length, "token")} both ways, through ${
-        counted(data.capabilities.stacks.encoder.num_layers, "block")} of its own. Keys and values now come from there, and nothing is masked: ${
-        query} gives ${quoted(data.encoderTokens[data.encoderKey])} ${weights ? percent(weights[data.encoderKey]) : "…"}.`,
+        counted(data.capabilities.stacks.encoder.num_layers, "block")} of its own. Keys and values now come from there, and nothing ` +
+        `is masked: ${query} gives ${quoted(data.encoderTokens[data.encoderKey])} ${weights ? percent(weights[data.encoderKey]) : "…"}.`,
       { view: "attention", attention_show: "stacks", part: "cross" }, "Attention: encoder and decoder"];
   },
   mlp({ data: { stack }, neurons: [id, values], vector, formula }, { query }) {
