@@ -10,7 +10,7 @@ import { Slider } from "../parts/slider.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { useJourney } from "./journey/data.js";
 import { filmOf } from "./journey/film.js";
-import { Canvas, nextOf, useStage } from "./journey/stage.js";
+import { Canvas, useStage } from "./journey/stage.js";
 
 const TEMPERATURES = [0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100];
 
@@ -43,11 +43,11 @@ function Controls({ stage, film, body, temperature }) {
   };
   return html`<div class="journey-bar"><div class="journey-controls">
     <button type="button" aria-label="Previous stop" title="Previous stop (←)" disabled=${stop === 0}
-      onClick=${() => player.travel(nextOf(player.goal, -1))}>◂</button>
+      onClick=${() => player.step(-1)}>◂</button>
     <button type="button" class="primary" onClick=${() => (isPlaying ? player.pause() : player.play())}>${isPlaying
       ? "Pause" : "Play"}</button>
     <button type="button" aria-label="Next stop" title="Next stop (→)" disabled=${stop === last}
-      onClick=${() => player.travel(nextOf(player.goal, 1))}>▸</button>
+      onClick=${() => player.step(1)}>▸</button>
     <input type="range" class="journey-scrubber" ref=${stage.scrubber} min="0" max=${last} step="0.01" aria-label="Place in the journey"
       aria-valuetext=${`stop ${stop + 1} of ${last + 1}, ${film.stops[stop]?.title}`}
       onInput=${(event) => player.seek(Number(event.target.value))}
@@ -61,7 +61,6 @@ function Controls({ stage, film, body, temperature }) {
   </div>`;
 }
 
-/** The displayed attention as arrays with token names. */
 function savedArrays({ data, products, weights }) {
   const rows = data.shown.map((position) => data.tokens[position]);
   const shape = [rows.length, products.numKeys];
@@ -69,7 +68,7 @@ function savedArrays({ data, products, weights }) {
   return [of("products", products.dots), of("scores", products.scores), of("weights", weights)];
 }
 
-/** The journey in words: each stop with its numbers, and a link to the view with more of them; the current one is in view. */
+/** The stops in words, each with a link to the view with more numbers; the current one is in sight. */
 function Stops({ stage, film }) {
   const { layer, head, query, key } = film.data;
   const list = useRef(null);

@@ -1,10 +1,7 @@
 // The numbers of the journey's attention: products of all pairs, masked ones too, and the weights at any temperature.
 import { softmax } from "../../core/numbers.js";
 
-/**
- * {dots, scaled, scores, isMasked}: row-major [shown, all keys]. dots: q . k of every pair before any mask (the
- * network does not use masked ones); scores: the network's scores, -inf where masked.
- */
+/** {dots, scaled, scores, isMasked}: [shown, all keys]. dots: q . k before any mask; scores: the network's, -inf if masked. */
 export function productsOf({ queries, explain: { arrays: { k }, scale }, scores, shown }) {
   const width = queries.shape.at(-1);
   const numKeys = k.shape[0];

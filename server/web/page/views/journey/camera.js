@@ -9,10 +9,7 @@ export const between = (from, to, share) => from + (to - from) * share;
 /** Ease from 0 to 1, slow at both ends. */
 export const eased = (share) => share * share * (3 - 2 * share);
 
-/**
- * The arrival at a stop at a progress: 0 when leaving the previous stop, 1 at the stop; 1 for all at the first stop,
- * which shows the results.
- */
+/** 0 when the previous stop is left, 1 at the stop; 1 for all at the first stop, which shows the results. */
 export const arrival = (progress, index) => Math.max(clamp01(progress - index + 1), clamp01(1 - progress * 2));
 
 /** {x, y, span}: the centre and the visible width of the scene when the whole rectangle fits the view. */
@@ -35,7 +32,7 @@ export function cameraBetween(from, to, share) {
 /** The seconds that the whole journey takes. */
 export const secondsOf = (numStops) => numStops * DWELL + (numStops - 1) * TRAVEL;
 
-/** The progress of the journey after that many seconds: a whole number at a stop. */
+/** The progress after that many seconds: a whole number at a stop. */
 export function progressAt(seconds, numStops) {
   const stop = Math.floor(seconds / (DWELL + TRAVEL));
   const rest = seconds - stop * (DWELL + TRAVEL);

@@ -6,12 +6,10 @@ import { framesOf, layoutOf } from "./layout.js";
 import { paintAttention } from "./paint_attention.js";
 import { paintStream } from "./paint_stream.js";
 import { paintWords } from "./paint_words.js";
-import { Pen, SANS, fitted, linesOf } from "./pen.js";
+import { Pen, SANS } from "./pen.js";
 import { lengthOf, stopsOf } from "./stops.js";
 
-const LINE = 19; // of the caption, in CSS pixels
-const PAD = 12;
-const CAPTION = 42 + 5 * LINE;
+const CAPTION = 36; // CSS pixels
 
 /** The film for the data (see data.js), at a temperature of the attention and in a theme. */
 export function filmOf(data, temperature, mode) {
@@ -47,29 +45,9 @@ export function filmOf(data, temperature, mode) {
   return Object.assign(film, { stops, indexOf, frames: framesOf(film.layout) });
 }
 
-/** The text of a stop below the picture of a clip, which has no page around it; paler between stops. */
-function paintCaption(context, film, progress, { width, height, colours }) {
-  const at = Math.round(progress);
-  const top = height - CAPTION;
-  const stop = film.stops[at];
-  const write = (text, y, size, weight = "") => {
-    context.font = `${weight}${size}px ${SANS}`;
-    context.fillText(text, PAD, top + y);
-  };
-  context.fillStyle = colours.raised;
-  context.fillRect(0, top, width, CAPTION);
-  context.globalAlpha = 1 - 0.75 * Math.min(1, Math.abs(progress - at) * 2) ** 2;
-  context.textAlign = "left";
-  context.textBaseline = "middle";
-  context.fillStyle = colours.ink;
-  write(fitted(context, `${at + 1}. ${stop.title}`, width - 2 * PAD, 16, SANS, "600 "), 18, 16, "600 ");
-  linesOf(context, stop.says, width - 2 * PAD, 14).slice(0, 5).forEach((line, i) => write(line, 42 + i * LINE, 14));
-  context.globalAlpha = 1;
-}
-
 /**
  * Draw one moment. progress: 0 at the first stop, a whole number at each stop. aside: {x, y, zoom}, the user's pan
- * and zoom relative to the stop's frame; hasCaption: with the stop's text.
+ * and zoom relative to the stop's frame; hasCaption: with the stop's title below it.
  */
 export function paint(context, film, progress, { width, height, colours, aside = { x: 0, y: 0, zoom: 1 }, hasCaption = false }) {
   const { stops, frames } = film;
@@ -89,7 +67,12 @@ export function paint(context, film, progress, { width, height, colours, aside =
   paintAttention(pen, film);
   paintStream(pen, film);
   pen.write();
-  if (hasCaption) paintCaption(context, film, at, { width, height, colours });
+  if (!hasCaption) return;
+  const stop = Math.round(at);
+  context.font = `600 16px ${SANS}`;
+  context.fillStyle = colours.ink;
+  context.textAlign = "left";
+  context.fillText(`${stop + 1}. ${stops[stop].title}`, 14, height - CAPTION / 2);
 }
 
 /** A stop in words. */

@@ -1,4 +1,4 @@
-// Vectors and matrices as small canvases with one pixel per number, cached by numbers and theme.
+// Vectors and matrices as small canvases with a pixel for each number, cached.
 import { colourIndex, colourTable } from "../../core/colour.js";
 import { rangeOf } from "../flow/diagram.js";
 

@@ -16,8 +16,7 @@ export function around(boxes) {
     Math.max(...boxes.map((one) => one.y + one.height)) - top);
 }
 
-/** {row, tall, turn, boxes, …}: row: the height of one word's line; boxes: {x, y, width, height} by name; turn: the
- * height at which the lines turn back to the second row. */
+/** {row: the height of a word's line, boxes: by name, turn: the height at which lines go back to the second row, …} */
 export function layoutOf(data) {
   const numRows = data.shown.length;
   const row = within(440 / numRows, 20, 70);
@@ -83,7 +82,7 @@ function placeStream(data, boxes, next, middle) {
   boxes.words = box(boxes.end.x, middle + 160, 440, 270);
 }
 
-/** The subject of each stop, by the stop's name: the rectangle that the camera shows. */
+/** The subject of each stop: the rectangle that the camera shows. */
 export function framesOf({ row, boxes, queryRow, keyColumn }) {
   const { grid, bars, after, mlp, v, cross, add } = boxes;
   const of = (...names) => around(names.map((name) => boxes[name]).filter(Boolean));

@@ -1,5 +1,4 @@
-// Drawing of the journey's middle: queries and keys, the grid of their products, which becomes weights, and the
-// values.
+// Drawing of the journey's middle: queries and keys, the grid of their products and weights, and the values.
 import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { between } from "./camera.js";
@@ -23,12 +22,12 @@ function writtenAt({ products: { dots, scaled, scores, isMasked }, weights }, st
   return format((stage.scale > 0.5 ? scaled : dots)[cell], 3);
 }
 
-/** The grid: a dot for each pair, with the size of its product, then of its weight; masked pairs are hatched. */
+/** A dot for each pair, with the size of its product, then of its weight; masked pairs are hatched. */
 function paintGrid(pen, film, stage) {
   const { data, layout, products, weights } = film;
   const { row, boxes: { grid } } = layout;
   const { numKeys, dots, isMasked } = products;
-  pen.rect(grid, pen.colours.raised);
+  pen.rect(grid, "raised");
   const [positive, negative, hidden] = [[], [], []];
   const largestDot = film.largestDot || 1;
   data.shown.forEach((_, i) => {
@@ -42,16 +41,13 @@ function paintGrid(pen, film, stage) {
       (isPositive ? positive : negative).push([x + row / 2, y + row * 0.45, size * row * 0.42]);
     });
   });
-  pen.circles(positive, pen.colours.positive, 0.9);
-  pen.circles(negative, pen.colours.negative, 0.9);
-  if (stage.mask > 0) pen.hatch(hidden, pen.colours.muted, stage.mask * 0.75);
-  pen.edge(grid, pen.colours.line);
+  pen.circles(positive, "positive", 0.9);
+  pen.circles(negative, "negative", 0.9);
+  if (stage.mask > 0) pen.hatch(hidden, "muted", stage.mask * 0.75);
+  pen.edge(grid, "line");
 }
 
-/**
- * The words' names left of the grid and above it, and the numbers of large cells. Near the pair, where the names would
- * be out of view, they are at the picture's edge.
- */
+/** The numbers of large cells, and the words' names: at the picture's edge where the grid's own edge is out of view. */
 function paintGridNames(pen, film, stage) {
   const { data, layout: { row, boxes: { grid } }, products } = film;
   const isSeen = row * pen.scale >= SEPARATE && pen.sees(grid);
@@ -60,27 +56,26 @@ function paintGridNames(pen, film, stage) {
   const [bottom, right] = [top + pen.size.height / pen.scale, left + pen.size.width / pen.scale];
   const whole = (from) => (isSeen ? Math.max(0, Math.min(Math.ceil((from + room) / row - 0.1) * row, grid.width - row)) : 0);
   const [fromX, fromY] = [grid.x + whole(left - grid.x), whole(top)];
-  const { paper, raised } = pen.colours;
   if (isSeen && stage.dots > 0.5 && row * pen.scale >= NUMBERED) {
     data.shown.forEach((_, i) => data.shown.forEach((key, j) => {
       const [x, y] = [grid.x + j * row, i * row];
       if (x < fromX - row * 0.1 || y < fromY - row * 0.1 || x > right || y > bottom) return;
-      pen.rect(x + row * 0.06, y + row * 0.76, row * 0.88, row * 0.22, raised, 0.85);
+      pen.rect(x + row * 0.06, y + row * 0.76, row * 0.88, row * 0.22, "raised", 0.85);
       pen.number(writtenAt(film, stage, i * products.numKeys + key), x + row / 2, y + row * 0.87, {
         size: row * 0.22, most: 14, room: row * 0.98,
       });
     }));
   }
-  if (fromX > Math.max(grid.x, left)) pen.cover(left, grid.y - 60, fromX - left, grid.height + 60, paper);
-  if (fromY > Math.max(grid.y, top)) pen.cover(grid.x - NAMES, top, grid.width + NAMES, fromY - top, paper);
+  if (fromX > Math.max(grid.x, left)) pen.cover(left, grid.y - 60, fromX - left, grid.height + 60, "paper");
+  if (fromY > Math.max(grid.y, top)) pen.cover(grid.x - NAMES, top, grid.width + NAMES, fromY - top, "paper");
   paintNames(pen, film, fromX - 6, 0, { room: room - 8, from: fromY });
   paintNames(pen, film, grid.x, fromY - 6, { isUpright: true, room: room - 8, from: fromX - grid.x });
 }
 
 function paintChosen(pen, { layout }) {
   const { row, queryRow, keyColumn, boxes: { grid } } = layout;
-  pen.edge(grid.x, queryRow * row, grid.width, row, pen.colours.query, 2);
-  if (keyColumn >= 0) pen.edge(grid.x + keyColumn * row, grid.y, row, grid.height, pen.colours.key, 2);
+  pen.edge(grid.x, queryRow * row, grid.width, row, "query", 2);
+  if (keyColumn >= 0) pen.edge(grid.x + keyColumn * row, grid.y, row, grid.height, "key", 2);
 }
 
 /** The weights of the query as columns under the grid, which sum to 1, and the words' names. */
@@ -89,11 +84,11 @@ function paintBars(pen, film) {
   const { row, boxes: { bars } } = layout;
   const largest = Math.max(...data.shown.map((key) => rowWeights[key]), 1e-9);
   paintTitle(pen, { ...bars, y: bars.y - 14 }, `Weights of “${shownToken(data.tokens[data.query])}”`, { tone: "query" });
-  pen.rect(bars.x, bars.y + bars.height, bars.width, 2, pen.colours.line);
+  pen.rect(bars.x, bars.y + bars.height, bars.width, 2, "line");
   data.shown.forEach((key, j) => {
     const tall = (rowWeights[key] / largest) * bars.height;
     const tone = key === data.key ? "key" : "query";
-    pen.rect(bars.x + (j + 0.15) * row, bars.y + bars.height - tall, row * 0.7, tall, pen.colours[tone]);
+    pen.rect(bars.x + (j + 0.15) * row, bars.y + bars.height - tall, row * 0.7, tall, tone);
     if (key !== data.key && row * pen.scale < PERCENT) return;
     pen.number(percent(rowWeights[key], 2), bars.x + (j + 0.5) * row, bars.y + bars.height - tall - 10, {
       size: 13, colour: key === data.key ? "key" : "ink", isAlways: key === data.key && pen.scale > 0.35,
@@ -106,12 +101,11 @@ const TABLE_LINE = 22; // units of the scene
 const FIRST = 4; // numbers of each value that are written
 const NARROW = 34; // smallest column, in CSS pixels, that shows them
 
-/** The values as columns with their first numbers, the values times their weights, and the sum. */
+/** The values with their first numbers, the values times their weights, and the sum. */
 function paintValues(pen, film, share) {
   const { data, layout, rowWeights, z } = film;
   const { row, boxes: { v, weighted, z: sum } } = layout;
   const width = data.explain.arrays.v.shape[1];
-  const { value, key: keyColour, sunk } = pen.colours;
   paintTitle(pen, v, "Values V", { tone: "value", shape: `${width} numbers each` });
   paintTitle(pen, weighted, "Weight × value", { tone: "value" });
   const middle = sum.x + sum.width / 2;
@@ -120,16 +114,16 @@ function paintValues(pen, film, share) {
     const x = v.x + j * row;
     const image = heatOf(film.valueOf(key), width, film.mode, { range: film.valueRange, isUpright: true });
     pen.image(image, x + 1, v.y, row - 2, v.height);
-    pen.rect(x + 1, weighted.y, row - 2, weighted.height, sunk);
+    pen.rect(x + 1, weighted.y, row - 2, weighted.height, "sunk");
     pen.image(image, x + 1, weighted.y, row - 2, weighted.height, Math.min(1, rowWeights[key]));
-    for (const box of key === data.key ? [v, weighted] : []) pen.edge(x, box.y, row, box.height, keyColour, 2);
+    for (const box of key === data.key ? [v, weighted] : []) pen.edge(x, box.y, row, box.height, "key", 2);
     if (row * pen.scale >= NARROW) {
       film.valueOf(key).subarray(0, FIRST).forEach((number, i) => pen.number(format(number, 2), x + row / 2,
         v.y + v.height + (i + 2) * TABLE_LINE, { size: 14, room: row * 1.02, colour: key === data.key ? "key" : "ink" }));
     }
     if (rowWeights[key] > 0.004) {
       const from = x + row / 2;
-      pen.line([[from, sum.y + sum.height], [from, bend], [between(from, middle, share), bend]], value, {
+      pen.line([[from, sum.y + sum.height], [from, bend], [between(from, middle, share), bend]], "value", {
         thickness: 1 + 9 * rowWeights[key], alpha: 0.7,
       });
     }
@@ -140,9 +134,9 @@ function paintValues(pen, film, share) {
     });
   }
   paintCells(pen, v, width, data.shown.length, (line, column) => film.valueOf(data.shown[column])[line]);
-  pen.line([[middle, bend], [middle, sum.y + sum.height + 4]], value, { thickness: 4, isArrow: true, alpha: share });
+  pen.line([[middle, bend], [middle, sum.y + sum.height + 4]], "value", { thickness: 4, isArrow: true, alpha: share });
   pen.image(heatOf(z, width, film.mode, { isUpright: true }), sum, share);
-  pen.edge(sum, value, 2);
+  pen.edge(sum, "value", 2);
   pen.text("z, the sum", middle, sum.y - 16, { size: 16, align: "center", colour: "value", weight: "600 " });
 }
 
@@ -152,12 +146,12 @@ function paintSides(pen, film, share) {
   const { row, boxes: { k } } = layout;
   const width = data.queries.shape.at(-1);
   paintMatrix(pen, film, "q", data.queries, "Queries", share);
-  pen.rect(k, pen.colours.sunk);
+  pen.rect(k, "sunk");
   pen.image(heatOf(film.shownKeys, width, film.mode, { isUpright: true }), k);
-  pen.rect(k * (1 - share), pen.colours.sunk);
+  pen.rect(k * (1 - share), "sunk");
   if (share === 1) paintCells(pen, k, width, data.shown.length, (row, column) => film.shownKeys[column * width + row]);
   paintTitle(pen, k, "Keys", { tone: "key", shape: `${width} numbers each` });
-  if (share === 1 && layout.keyColumn >= 0) pen.edge(k.x + layout.keyColumn * row, k.y, row, k.height, pen.colours.key, 2);
+  if (share === 1 && layout.keyColumn >= 0) pen.edge(k.x + layout.keyColumn * row, k.y, row, k.height, "key", 2);
 }
 
 export function paintAttention(pen, film) {

@@ -1,4 +1,4 @@
-// Drawing of the journey's last part: all heads, the additions to the stream, neurons, other blocks, the next word.
+// Drawing of the journey's second row: all heads, sums, neurons, other blocks, the next word.
 import { shownToken } from "../../core/model.js";
 import { counted, format, percent } from "../../core/numbers.js";
 import { between } from "./camera.js";
@@ -13,9 +13,9 @@ const ROWS_OF_BLOCKS = 8; // blocks per row, after this one
 /** The vector at a point as a line of cells; an empty box before its numbers arrive. */
 function paintStrip(pen, { vector, mode, formula }, box, id, { title = formula(id), tone = "ink", share = 1, sign = "" } = {}) {
   const values = vector(id);
-  pen.rect(box, pen.colours.sunk);
+  pen.rect(box, "sunk");
   if (values) pen.image(heatOf(values, values.length, mode), box.x, box.y, box.width * share, box.height);
-  pen.edge(box, pen.colours[tone], tone === "ink" ? 1 : 2);
+  pen.edge(box, tone, tone === "ink" ? 1 : 2);
   pen.text(title, box.x, box.y - 13, { size: 16, colour: tone, room: box.width });
   pen.text(sign, box.x - 18, box.y + box.height / 2, { size: 30, most: 24, align: "center" });
 }
@@ -41,28 +41,28 @@ function paintHeads(pen, film) {
   const own = heads.y + (data.head + 0.5) * step;
   const [right, level] = [z.x + z.width + 46, z.y + z.height / 2];
   pen.line([[right - 40, level], [right, level], ...stepped([right, layout.turn], [heads.x - 6, own], heads.x - 50)],
-    pen.colours.value, { thickness: 4, isArrow: true });
+    "value", { thickness: 4, isArrow: true });
   for (let head = 0; head < count; head += 1) {
     const y = heads.y + head * step;
     const isOwn = head === data.head;
     if (film.headRows) pen.image(heatOf(film.headRows[head], data.stack.hidden_size, film.mode), heads.x, y + 1, wide * share, step - 2);
     if (lengths) {
       const long = (heads.width * 0.3) * (lengths[head] / longest) * share;
-      pen.rect(heads.x + wide + 6, y + step * 0.2, long, step * 0.6, pen.colours.value, isOwn ? 1 : 0.55);
+      pen.rect(heads.x + wide + 6, y + step * 0.2, long, step * 0.6, "value", isOwn ? 1 : 0.55);
       pen.text(`${head}: ${format(lengths[head], 3)}`, heads.x + heads.width, y + step / 2, {
         size: Math.min(15, step * 0.62), colour: isOwn ? "value" : "muted", family: MONO, align: "right", weight: isOwn ? "600 " : "",
       });
     }
-    if (isOwn) pen.edge(heads.x, y, wide, step, pen.colours.value, 2);
+    if (isOwn) pen.edge(heads.x, y, wide, step, "value", 2);
   }
-  fall(pen, heads, sum, pen.colours.value);
+  fall(pen, heads, sum, "value");
   paintStrip(pen, film, sum, "hook_attn_out", { tone: "value" });
 }
 
-/** The residual stream: from the block's entry over the attention to each sum, and on to the next word. */
+/** The residual stream: from the block's entry to each sum, and on to the next word. */
 function paintLane(pen, film) {
   const { layout: { boxes, row, queryRow, turn } } = film;
-  const stream = (points) => pen.line(points, pen.colours.ink, { thickness: 7, alpha: 0.55, isArrow: true });
+  const stream = (points) => pen.line(points, "ink", { thickness: 7, alpha: 0.55, isArrow: true });
   const way = (from, to, back = 45) => stream(stepped(from, to, to[0] - back));
   const entryOf = (strip) => [strip.x - 4, strip.y + strip.height / 2];
   const exitOf = (box) => [box.x + box.width, box.y + box.height / 2];
@@ -112,10 +112,10 @@ function paintCross(pen, film) {
     });
     if (!weights) return;
     const tall = (weights[i] / largest) * bars.height * share;
-    pen.rect(x - step * 0.35, bars.y + bars.height - tall, step * 0.7, tall, pen.colours[tone]);
+    pen.rect(x - step * 0.35, bars.y + bars.height - tall, step * 0.7, tall, tone);
     if (step * pen.scale > 44) pen.number(percent(weights[i], 2), x, bars.y + bars.height + 16, { size: 12 });
   });
-  pen.rect(bars.x, bars.y + bars.height, bars.width, 2, pen.colours.line);
+  pen.rect(bars.x, bars.y + bars.height, bars.width, 2, "line");
   paintTitle(pen, { ...tokens, y: tokens.y - 4 }, `Cross-attention, head ${data.head}`, { gap: 10 });
   paintStrip(pen, film, out, "hook_cross_attn_out", { tone: "value", sign: "+" });
   paintStrip(pen, film, sum, "hook_resid_mid_cross", { sign: "=" });
@@ -131,20 +131,20 @@ function paintNeurons(pen, film) {
   paintStrip(pen, film, boxes.mlp_in, entry, normed ? {} : { title: "x" });
   const box = boxes.neurons;
   const [id, values] = film.neurons;
-  pen.rect(box, pen.colours.sunk);
+  pen.rect(box, "sunk");
   if (values) {
     const columns = Math.ceil(Math.sqrt(values.length * ASPECT));
     const [wide, tall] = [box.width / columns, box.height / Math.ceil(values.length / columns)];
     pen.image(heatOf(values, columns, film.mode), box);
-    pen.rect(box.x, box.y + box.height * share, box.width, box.height * (1 - share), pen.colours.sunk);
+    pen.rect(box.x, box.y + box.height * share, box.width, box.height * (1 - share), "sunk");
     const rest = values.length % columns; // the last line's cells
-    if (rest) pen.rect(box.x + rest * wide, box.y + box.height - tall, box.width - rest * wide, tall, pen.colours.paper);
+    if (rest) pen.rect(box.x + rest * wide, box.y + box.height - tall, box.width - rest * wide, tall, "paper");
     pen.text(`${values.length} ${id.includes("expert") ? "experts" : "neurons"}: ${film.formula(id)}`, box.x, box.y - 14,
       { size: 16, room: box.width });
   }
-  pen.edge(box, pen.colours.line);
-  fall(pen, boxes.mlp_in, box, pen.colours.muted);
-  fall(pen, box, boxes.mlp_out, pen.colours.muted);
+  pen.edge(box, "line");
+  fall(pen, boxes.mlp_in, box, "muted");
+  fall(pen, box, boxes.mlp_out, "muted");
   paintStrip(pen, film, boxes.mlp_out, "hook_mlp_out", { sign: "+" });
   paintStrip(pen, film, boxes.mlp_sum, "hook_resid_post", { sign: "=" });
 }
@@ -159,7 +159,7 @@ function paintAfter(pen, film) {
   paintBlocks(pen, boxes.after, layers, { marks, most: ROWS_OF_BLOCKS });
 }
 
-/** The end: the final norm, and the likeliest tokens in named columns; for a model without a head, the vector. */
+/** The final norm, and the likeliest tokens in named columns; for a model without a head, the vector. */
 function paintEnd(pen, film) {
   const { data, layout: { boxes } } = film;
   const { end, end_in: strip, words } = boxes;
@@ -181,7 +181,7 @@ function paintEnd(pen, film) {
     const cell = (text, right, more) => pen.text(text, words.x + right, y, { size: 18, align: "right", family: MONO, ...more });
     cell(shownToken(token), columns.token, { size: 20, room: columns.token, weight: i ? "" : "600 " });
     cell(format(logit), columns.logit);
-    pen.rect(words.x + 216, y - step * 0.3, between(2, 140, share * probability / tokens[0].probability), step * 0.6, pen.colours.accent);
+    pen.rect(words.x + 216, y - step * 0.3, between(2, 140, share * probability / tokens[0].probability), step * 0.6, "accent");
     cell(percent(probability), columns.probability);
   });
 }

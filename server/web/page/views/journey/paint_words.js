@@ -1,4 +1,4 @@
-// Drawing of the journey's first part: text, tokens, their vectors, the earlier blocks, the norm; and names of boxes.
+// Drawing of the journey's first part: text, tokens, vectors, earlier blocks, the norm; and names of boxes.
 import { shownToken } from "../../core/model.js";
 import { format } from "../../core/numbers.js";
 import { heatOf } from "./heat.js";
@@ -36,24 +36,22 @@ export function paintTitle(pen, box, title, { shape = "", tone = "ink", gap = 16
   pen.text(shape, box.x + box.width, y, { size: 13, align: "right", colour: "muted", family: MONO });
 }
 
-/** The name of a part of the scene at a small zoom, above its first box. */
+/** The name of a part of the scene, at a small zoom. */
 export function paintPart(pen, box, name) {
   if (pen.scale < FAR) pen.text(name, box.x, box.y - CLEAR / pen.scale, { size: 46, weight: "600 ", isAlways: true });
 }
 
 const DIGITS = [40, 14]; // CSS pixels of a cell with space for its number
 
-/** The numbers in a matrix's cells, if the zoom is large enough to read them. */
+/** The numbers in a matrix's cells, if these are large enough. */
 export function paintCells(pen, box, rows, columns, valueAt) {
   const [wide, tall] = [box.width / columns, box.height / rows];
   if (wide * pen.scale < DIGITS[0] || tall * pen.scale < DIGITS[1]) return;
-  const range = (first, size, step, count) => [Math.max(0, Math.floor(first / step)), Math.min(count, Math.ceil((first + size) / step))];
-  const [left, right] = range(-pen.left / pen.scale - box.x, pen.size.width / pen.scale, wide, columns);
-  const [top, bottom] = range(-pen.top / pen.scale - box.y, pen.size.height / pen.scale, tall, rows);
-  for (let row = top; row < bottom; row += 1) {
-    for (let column = left; column < right; column += 1) {
+  for (let row = 0; row < rows; row += 1) {
+    for (let column = 0; column < columns; column += 1) {
       const [x, y] = [box.x + (column + 0.5) * wide, box.y + (row + 0.5) * tall];
-      pen.rect(x - wide * 0.46, y - 7 / pen.scale, wide * 0.92, 14 / pen.scale, pen.colours.raised, 0.8);
+      if (!pen.sees(x - wide / 2, y - tall / 2, wide, tall)) continue;
+      pen.rect(x - wide * 0.46, y - 7 / pen.scale, wide * 0.92, 14 / pen.scale, "raised", 0.8);
       pen.number(format(valueAt(row, column), 2), x, y, { size: 11 / pen.scale, most: 11, room: wide });
     }
   }
@@ -65,14 +63,14 @@ export function paintMatrix(pen, film, name, array, title, share = 1) {
   const box = boxes[name];
   const width = array.shape.at(-1);
   paintTitle(pen, box, title, { shape: `[${data.shown.length}, ${width}]` });
-  pen.rect(box, pen.colours.sunk);
+  pen.rect(box, "sunk");
   pen.image(heatOf(array.data, width, film.mode), box);
-  pen.rect(box.x + box.width * share, box.y, box.width * (1 - share), box.height, pen.colours.sunk);
+  pen.rect(box.x + box.width * share, box.y, box.width * (1 - share), box.height, "sunk");
   if (share < 1) return;
   paintCells(pen, box, data.shown.length, width, (line, column) => array.data[line * width + column]);
   for (const role of ["key", "query"]) {
     const line = data.shown.indexOf(data[role]);
-    if (line >= 0) pen.edge(box.x, box.y + line * row, box.width, row, pen.colours[role], 2);
+    if (line >= 0) pen.edge(box.x, box.y + line * row, box.width, row, role, 2);
   }
 }
 
@@ -82,8 +80,8 @@ function paintTokens(pen, film) {
   paintTitle(pen, text, "Text");
   paintTitle(pen, tokens, "Tokens");
   paintPart(pen, text, "Text to vectors");
-  pen.rect(text, pen.colours.raised);
-  pen.edge(text, pen.colours.line);
+  pen.rect(text, "raised");
+  pen.edge(text, "line");
   const letters = Math.max(22, 11 / pen.scale); // units of the scene
   const most = Math.floor((text.height - 20) / (letters * 1.5));
   const room = (text.width - 28) * pen.scale;
@@ -95,8 +93,8 @@ function paintTokens(pen, film) {
   });
   data.shown.forEach((position, i) => {
     const tone = toneOf(data, position);
-    pen.rect(tokens.x, i * row + 2, tokens.width, row - 4, pen.colours.sunk);
-    if (tone !== "ink") pen.edge(tokens.x, i * row + 2, tokens.width, row - 4, pen.colours[tone], 2);
+    pen.rect(tokens.x, i * row + 2, tokens.width, row - 4, "sunk");
+    if (tone !== "ink") pen.edge(tokens.x, i * row + 2, tokens.width, row - 4, tone, 2);
     pen.text(String(position), tokens.x + 8, (i + 0.5) * row, { size: 12, colour: "muted", family: MONO });
   });
   paintNames(pen, film, tokens.x + tokens.width - 8, 0, { room: 116 });
@@ -112,8 +110,8 @@ export function paintBlocks(pen, box, layers, { marks = null, colour = "accent",
     const [x, y] = [box.x + (i % perRow) * step, box.y + Math.floor(i / perRow) * tall];
     const width = Math.max(step * 0.8, 2);
     const height = tall - (numRows > 1 ? 14 : 0);
-    pen.rect(x, y, width, height, pen.colours.sunk);
-    pen.edge(x, y, width, height, pen.colours[colour]);
+    pen.rect(x, y, width, height, "sunk");
+    pen.edge(x, y, width, height, colour);
     pen.text(String(layer), x + width / 2, y + 16, { size: Math.min(18, width * 0.6), align: "center", colour: "muted" });
     if (!marks) return;
     const isUpright = width * pen.scale < 40;
@@ -129,7 +127,7 @@ export function paintWords(pen, film) {
   const flow = (from, to, sign = "", back = 6) => {
     const y = (queryRow + 0.5) * row;
     const [start, end] = [boxes[from].x + boxes[from].width, boxes[to].x];
-    pen.line([[start + 4, y], [end - back, y]], pen.colours.query, { thickness: 3, isArrow: !sign });
+    pen.line([[start + 4, y], [end - back, y]], "query", { thickness: 3, isArrow: !sign });
     if (sign) pen.text(sign, (start + end) / 2, y - 22, { size: 34, most: 26, align: "center" });
   };
   paintTokens(pen, film);

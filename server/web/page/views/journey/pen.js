@@ -1,4 +1,4 @@
-// Draws the camera's view in scene coordinates, using only methods of SvgContext: on a canvas or in a saved file.
+// Draws in scene coordinates with the methods of SvgContext: on a canvas or in a saved file.
 
 const MONO = "ui-monospace, monospace";
 const SANS = "system-ui, sans-serif";
@@ -21,7 +21,7 @@ function widthOf(context, text, size, family = SANS, weight = "") {
   return (widths.get(key) * size) / 10;
 }
 
-/** The text, cut with … if it is wider than the space. */
+/** The text, cut with … to fit a width. */
 export function fitted(context, text, room, ...font) {
   const wide = widthOf(context, text, ...font);
   if (wide <= room) return text;
@@ -44,8 +44,8 @@ export function linesOf(context, text, room, size) {
 }
 
 export class Pen {
-  texts = [];
-  drawn = [];
+  texts = []; // kept for `write`
+  drawn = []; // texts with their boxes in CSS pixels
   omitted = [];
 
   /** width, height: of the picture in CSS pixels; camera: see cameraOver. */
@@ -58,7 +58,7 @@ export class Pen {
   x = (x) => this.left + x * this.scale;
   y = (y) => this.top + y * this.scale;
 
-  /** [whether it is seen, its place in CSS pixels as four numbers, the rest]: of a box, or four numbers, and a rest. */
+  /** [whether it is seen, its place in CSS pixels, the rest] of arguments that begin with a box or four numbers. */
   #split(args) {
     const [x, y, width, height, ...rest] = typeof args[0] === "object" ? [...["x", "y", "width", "height"].map((side) => args[0][side]),
       ...args.slice(1)] : args;
@@ -82,7 +82,7 @@ export class Pen {
     const [isSeen, place, [colour, alpha]] = this.#split(args);
     if (!isSeen) return;
     this.#with(alpha, (context) => {
-      context.fillStyle = colour;
+      context.fillStyle = this.colours[colour];
       context.fillRect(...place);
     });
   }
@@ -98,15 +98,15 @@ export class Pen {
   edge(...args) {
     const [isSeen, place, [colour, thickness = 1]] = this.#split(args);
     if (!isSeen) return;
-    this.context.strokeStyle = colour;
+    this.context.strokeStyle = this.colours[colour];
     this.context.lineWidth = thickness;
     this.context.strokeRect(...place);
   }
 
-  /** A line through points [[x, y], …]; thickness in units of the scene, 1 to 7 CSS pixels; an arrow's head at the end. */
+  /** A line through points [[x, y], …]; thickness in units of the scene, 1 to 7 CSS pixels. */
   line(points, colour, { thickness = 2, alpha = 1, isArrow = false } = {}) {
     this.#with(alpha, (context) => {
-      context.strokeStyle = colour;
+      context.strokeStyle = this.colours[colour];
       context.lineWidth = Math.max(1, Math.min(thickness * this.scale, THICKEST));
       context.beginPath();
       points.forEach(([x, y], i) => (i ? context.lineTo(this.x(x), this.y(y)) : context.moveTo(this.x(x), this.y(y))));
@@ -120,7 +120,7 @@ export class Pen {
     const angle = Math.atan2(toY - fromY, toX - fromX);
     const size = Math.max(5, Math.min(12, 14 * this.scale));
     const corner = (turn) => [this.x(toX) - size * Math.cos(angle + turn), this.y(toY) - size * Math.sin(angle + turn)];
-    context.fillStyle = colour;
+    context.fillStyle = this.colours[colour];
     context.beginPath();
     context.moveTo(this.x(toX), this.y(toY));
     context.lineTo(...corner(0.45));
@@ -132,7 +132,7 @@ export class Pen {
   /** Circles [[x, y, radius], …] of one colour, as one shape. */
   circles(all, colour, alpha = 1) {
     this.#with(alpha, (context) => {
-      context.fillStyle = colour;
+      context.fillStyle = this.colours[colour];
       context.beginPath();
       for (const [x, y, radius] of all) {
         const r = radius * this.scale;
@@ -147,7 +147,7 @@ export class Pen {
   /** Slanted lines in rectangles [[x, y, width, height], …]: masked cells. */
   hatch(all, colour, alpha = 1) {
     this.#with(alpha, (context) => {
-      context.strokeStyle = colour;
+      context.strokeStyle = this.colours[colour];
       context.lineWidth = 1;
       context.beginPath();
       for (const each of all) {
@@ -198,10 +198,7 @@ export class Pen {
     this.text(text, x, y, { family: MONO, align: "center", ...more });
   }
 
-  /**
-   * Write the kept texts above everything else, those in bold letters first. A text that crosses the picture's edge or
-   * an earlier text is left out. drawn and omitted: the texts with their boxes in CSS pixels.
-   */
+  /** Write the kept texts, bold ones first, without those that cross the picture's edge or an earlier text. */
   write() {
     const { context, size } = this;
     const isIn = ({ x, y, width, height }) => x >= 0 && y >= 0 && x + width <= size.width && y + height <= size.height;
@@ -211,7 +208,7 @@ export class Pen {
       (isFree ? this.drawn : this.omitted).push(each);
       if (!isFree) continue;
       context.font = each.font;
-      context.fillStyle = this.colours[each.colour] ?? each.colour;
+      context.fillStyle = this.colours[each.colour];
       context.textAlign = each.align;
       if (each.isUpright) {
         context.save();

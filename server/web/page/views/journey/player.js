@@ -1,8 +1,8 @@
-// Playback of a film: play, travel to a stop, scrub. It draws nothing and is independent of components.
+// Playback of a film: play, travel to a stop, scrub. It draws nothing.
 import { between, eased, progressAt, secondsAt, secondsOf } from "./camera.js";
 
 const TRAVEL_MS = 900; // for travelling to a selected stop
-const STILL_MS = 4000; // at each stop, with the system setting for reduced motion
+const STILL_MS = 4000; // at each stop, with reduced motion
 
 const wantsLessMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -39,7 +39,7 @@ export class Player {
     this.onRest(this.progress);
   }
 
-  /** Call step(milliseconds since the beginning) in each frame until it returns true. */
+  /** Call step(milliseconds) in each frame until it returns true. */
   #run(step) {
     let began = null;
     const frame = (now) => {
@@ -62,7 +62,7 @@ export class Player {
     this.goal = this.progress;
   }
 
-  /** Travel to a progress; at once with the system setting for reduced motion. */
+  /** Travel to a progress; at once with reduced motion. */
   travel(progress) {
     const from = this.progress;
     const to = this.#within(progress);
@@ -80,7 +80,12 @@ export class Player {
     });
   }
 
-  /** Play from here, or from the beginning if this is the end; with reduced motion, from stop to stop. */
+  /** Travel to the next stop, by 1 or -1. */
+  step(by) {
+    this.travel(by > 0 ? Math.floor(this.goal + 0.01) + 1 : Math.ceil(this.goal - 0.01) - 1);
+  }
+
+  /** Play from here, or from the beginning if this is the end. */
   play() {
     this.#end();
     if (this.progress >= this.count - 1) this.#show(0);

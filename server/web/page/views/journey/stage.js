@@ -21,13 +21,12 @@ const placeOf = (film, { journey_stop: stop, journey_between: rest }) => film.in
 const NOT_ASIDE = { x: 0, y: 0, zoom: 1 }; // no pan or zoom by the user
 
 const films = new WeakMap(); // by canvas
-/** {pen, frames, …}: the film that a canvas shows; pen has the texts of its last picture. */
+/** The film that a canvas shows; its pen has the texts of the last picture. */
 export const filmOn = (canvas) => films.get(canvas);
 
 /**
  * {canvas, scrubber: refs; player; look({x, y, zoom}): pans by CSS pixels and zooms; stop: the index of the nearest stop;
- * isPlaying; drawAt(share): draws with a caption at that share of the film's time, for recording; seconds: its length;
- * savers}: shared by the stage's parts.
+ * isPlaying; drawAt(share): draws with a caption at that share of the film's time, for recording; savers}: shared by the stage's parts.
  */
 export function useStage(film) {
   const canvas = useRef(null);
@@ -88,14 +87,13 @@ export function useStage(film) {
     canvas, scrubber, player, look,
     stop: useStore(nearest),
     isPlaying: useStore(playing),
-    seconds: film ? secondsOf(film.stops.length) : 0,
     drawAt: (share) => drawMoment(progressAt(share * secondsOf(film.stops.length), film.stops.length), true),
     savers: film && savers((context, size) => paint(context, film, player.progress,
       { ...size, colours: coloursNow(), aside: aside.current }), width, height, mode),
   };
 }
 
-/** Let arrows walk from anywhere in the view; on the document, because on the window the same keys choose a head. */
+/** Let arrows walk from anywhere in the view. The document gets a key before the window, where arrows choose a head. */
 function useArrows(player) {
   useEffect(() => {
     const press = (event) => event.target.closest?.(TAKEN) || keyPressed({ player }, event, STEPS);
@@ -104,14 +102,14 @@ function useArrows(player) {
   }, []);
 }
 
-/** Write the place to the address: the stop, and the progress after it. */
+/** Write the place to the address. */
 function remember(film, progress) {
   const stop = Math.min(film.stops.length - 1, Math.floor(progress + 0.005));
   const rest = Math.max(0, Math.round((progress - stop) * 100) / 100);
   select({ journey_stop: stop === 0 ? "" : film.stops[stop].id, journey_between: rest });
 }
 
-/** {width, height}: the box around the canvas, in whole CSS pixels; 0 until there is one. */
+/** {width, height} of the box around the canvas, in whole CSS pixels. */
 function useSize(canvas, isThere) {
   const [size, setSize] = useState({ width: 0, height: 0 });
   useLayoutEffect(() => {
@@ -134,7 +132,7 @@ function keyPressed(stage, event, only = null) {
   if (event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented || (only && !(key in only))) return;
   const { player } = stage;
   const go = (to) => player.travel(to);
-  if (key in STEPS) go(nextOf(player.goal, STEPS[key]));
+  if (key in STEPS) player.step(STEPS[key]);
   else if (/^[0-9]$/.test(key)) go(key === "0" ? 9 : Number(key) - 1);
   else if (key in ZOOMS) stage.look({ zoom: ZOOMS[key] });
   else if (key === "Home") go(0);
@@ -146,10 +144,6 @@ function keyPressed(stage, event, only = null) {
   event.stopPropagation();
 }
 
-/** The next stop from a progress in a direction. */
-export const nextOf = (progress, step) => (step > 0 ? Math.floor(progress + 0.01) + 1 : Math.ceil(progress - 0.01) - 1);
-
-/** The canvas with its keys, and its description for screen readers. */
 export function Canvas({ stage, film }) {
   const { canvas, stop } = stage;
   const [pointed, setPointed] = useState(null);

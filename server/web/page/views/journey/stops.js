@@ -21,13 +21,13 @@ const POSITIONS = {
 };
 const NORM_DIVISORS = { rmsnorm: "its root mean square", layernorm: "its standard deviation, after its mean was taken off" };
 
-/** A sentence about the token with the largest weight, if it is not the selected one. */
+/** A sentence about the token with the largest weight, unless it is selected. */
 function mostOf({ data, rowWeights }, verb) {
   const strongest = top(rowWeights);
   return strongest === data.key ? "" : ` Most ${verb} ${quoted(data.tokens[strongest])}, ${percent(rowWeights[strongest])}.`;
 }
 
-/** By stop: a function of the film and its words that returns [title, sentences, selection of the link, link]. */
+/** By stop: a function that returns [title, sentences, selection of the link, link]. */
 const STOPS = {
   model({ data: { whole, stack, tokens, capabilities, layer, head } }) {
     const shared = stack.num_kv_heads < stack.num_heads ? ` ${stack.num_heads / stack.num_kv_heads} heads share each key and value.` : "";
@@ -50,7 +50,8 @@ const STOPS = {
     const scale = whole.embedding_scale === 1 ? "" : `, times ${format(whole.embedding_scale, 4)}`;
     return ["Each token becomes a vector",
       `${query} is one row of the token table${scale}: ${grouped(width)} numbers, of length ${
-        long(embed.data.subarray(row, row + width))}. ${whole.positions.map((name) => POSITIONS[name]).join(" ") || "No position is added."}`,
+        long(embed.data.subarray(row, row + width))}. ${
+        whole.positions.map((name) => POSITIONS[name]).join(" ") || "No position is added."}`,
       flow("hook_embed"), "Flow: the embedding"];
   },
   norm({ data: { stack, scales } }, { query }) {
@@ -187,8 +188,9 @@ const STOPS = {
     const cap = whole.final_logit_softcap ? ` Logits are capped at ±${format(whole.final_logit_softcap, 4)}.` : "";
     const said = ({ token, probability, logit }) => `${quoted(token)} ${percent(probability)} (logit ${format(logit)})`;
     return [isMask ? "The word in its place" : "The next word",
-      `${norm}W_U gives each of the ${grouped(capabilities.vocab_size)} tokens a logit, and softmax makes probabilities of them.${cap} ${
-        isMask ? "In the place of" : "After"} ${query}: ${next ? next.temperatures[0].tokens.slice(0, 2).map(said).join(", then ") : "…"}.`,
+      `${norm}W_U gives each of the ${grouped(capabilities.vocab_size)} tokens a logit, and softmax makes probabilities ` +
+        `of them.${cap} ${isMask ? "In the place of" : "After"} ${query}: ${
+          next ? next.temperatures[0].tokens.slice(0, 2).map(said).join(", then ") : "…"}.`,
       { view: "next" }, "Next token: the whole vocabulary"];
   },
 };

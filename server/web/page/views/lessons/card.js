@@ -1,4 +1,4 @@
-// The card of a lesson: its steps, with the sentences that are true for the served model; or the list of lessons.
+// The card of a lesson, with the sentences that are true for the served model; or the list of lessons.
 import { json, useAnswer } from "../../core/fetching.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { clamp, useCapabilities } from "../../core/model.js";
@@ -18,7 +18,7 @@ const allLessons = async (_, __, options) =>
 
 export const Card = ({ name }) => (name === LIST ? html`<${List} />` : html`<${Lesson} name=${name} />`);
 
-/** A card with a place of its own, which takes the keyboard's focus each time `at` changes. */
+/** A card that takes the keyboard's focus each time `at` changes. */
 function Panel({ title, aside, closes, at, target = null, onArrow, children }) {
   const card = useRef(null);
   useLayoutEffect(() => card.current.focus({ preventScroll: true }), [at]); // before the next key
@@ -64,7 +64,7 @@ function Lesson({ name }) {
   <//>`;
 }
 
-/** Whether a lesson or a step is for a model: it names no models, or this one's kind, architecture, family or name. */
+/** Whether a lesson or a step names no models, or this one's kind, architecture, family or name. */
 const isFor = (part, { kind, architecture, family, model }) =>
   !part.for || part.for.some((name) => [kind, architecture, family, model].includes(name));
 
@@ -115,7 +115,7 @@ function Walk({ lesson, steps }) {
   <//>`;
 }
 
-/** Whether a step shows one head in a view that can show the changed model. */
+/** Whether a step shows one head in a view of the changed model. */
 const isOfHead = ({ view, select: chosen = {} }) => "head" in chosen && ["attention", "why", "moves"].includes(view);
 
 const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."

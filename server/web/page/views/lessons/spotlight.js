@@ -5,10 +5,7 @@ import { useEffect, useState } from "../../core/html.js";
 export const pixels = ({ left, top, width, height }) =>
   ({ left: `${left - 6}px`, top: `${top - 6}px`, width: `${width + 12}px`, height: `${height + 12}px` });
 
-/**
- * The place of the step's target on the screen, updated every frame because views load and users scroll. The target
- * is scrolled into view until the user scrolls.
- */
+/** The place of the step's target on the screen, in every frame. It is scrolled into view until the user scrolls. */
 export function useTarget(step) {
   const [edge, setEdge] = useState(null);
   useEffect(() => {
@@ -24,9 +21,7 @@ export function useTarget(step) {
       }
       frame = requestAnimationFrame(follow);
     };
-    const free = () => {
-      isFree = true;
-    };
+    const free = () => { isFree = true; };
     const signs = ["wheel", "touchmove", "pointerdown"];
     signs.forEach((sign) => addEventListener(sign, free, { passive: true }));
     follow();
@@ -38,7 +33,7 @@ export function useTarget(step) {
   return edge;
 }
 
-/** The element inside a step's frame: the first of its selectors with an element, or else the view's first card. */
+/** The first element of a step's selectors, or else the view's first card. */
 const framed = ({ view, frame }) =>
   [...[frame ?? []].flat(), `#view-${view} .card`].map((selector) => document.querySelector(selector)).find(Boolean);
 

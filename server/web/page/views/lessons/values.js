@@ -26,7 +26,7 @@ const FORMATS = { percent, grouped, token: shownToken, number: format };
 
 const written = (number) => (Number.isInteger(number) ? grouped(number) : format(number));
 
-// The list in an answer with the layers, heads and positions of an array's indices.
+// the list in an answer that names an array's indices
 const PLACES = { layer: "layers", head: "heads", query: "query_positions", key: "key_positions", position: "positions" };
 
 /** The value at a path such as "rows[component=key].share"; undefined if there is none. */
@@ -73,7 +73,7 @@ export class Values {
     this.#lesson = lesson;
   }
 
-  /** The promise of a named value; it is rejected only if a retry may succeed. */
+  /** A named value; rejected only if a retry may succeed. */
   get(name) {
     if (!this.#asked.has(name)) {
       const finding = this.#find(name).catch((error) => {
@@ -99,7 +99,7 @@ export class Values {
     return extreme(found, given.largest ?? given.smallest, given.largest ? 1 : -1, start);
   }
 
-  /** Return a part of a lesson with its quotes replaced by their values; null if a quoted value is null. */
+  /** A part of a lesson with its quotes replaced by their values; null if one is null. */
   async fill(part) {
     if (typeof part === "string") return this.#fillText(part, String);
     if (part === null || typeof part !== "object") return part;
@@ -127,7 +127,7 @@ export class Values {
     return found === null || !how ? found : FORMATS[how](found);
   }
 
-  /** Whether a condition holds: relations joined by " and ", such as "{weight} > 0.3". */
+  /** Whether relations such as "{weight} > 0.3", joined by " and ", hold. */
   async holds(condition) {
     for (const one of condition.split(" and ")) {
       const [, left, relation, right] = RELATION.exec(one);
@@ -137,7 +137,7 @@ export class Values {
     return true;
   }
 
-  /** {said, left}: the sentences true for the model, and the number of false ones without an alternative. */
+  /** {said, left}: the true sentences, and the number of false ones without an alternative. */
   async say(sentences) {
     const said = [];
     let left = 0;
