@@ -87,7 +87,7 @@ export class Pen {
     });
   }
 
-  /** A rectangle that also covers kept texts. */
+  /** A rectangle that hides kept texts. */
   cover(...args) {
     this.rect(...args);
     const [, [x, y, width, height]] = this.#split(args);
@@ -163,7 +163,6 @@ export class Pen {
     });
   }
 
-  /** A small canvas, with one cell per pixel. */
   image(canvas, ...args) {
     const [isSeen, place, [alpha]] = this.#split(args);
     if (!isSeen) return;
@@ -193,7 +192,6 @@ export class Pen {
       rank: Number(weight !== "") + Number(isAlways) });
   }
 
-  /** A number, in the font of numbers. */
   number(text, x, y, more) {
     this.text(text, x, y, { family: MONO, align: "center", ...more });
   }

@@ -49,13 +49,11 @@ export class Player {
     this.#frame = requestAnimationFrame(frame);
   }
 
-  /** Stop at the current place. */
   pause() {
     this.goal = this.progress;
     if (this.#frame !== null || this.#timer !== null) this.#rest();
   }
 
-  /** Move to a progress at once. */
   seek(progress) {
     this.#end();
     this.#show(progress);
