@@ -32,8 +32,7 @@ MAX_SPECTRUM = 8192
 NUM_CLOSEST = 16
 """How many pairs of largest |cosine| are named."""
 _BLOCK = 1024
-_GATHERED = 512
-"""Rows gathered at once: the allocator keeps buffers of this size, and larger ones cost six times the time."""
+_GATHERED = 512  # vectors gathered at once: the allocator keeps such buffers, and larger ones take six times as long
 
 
 @dataclass(slots=True)
@@ -139,11 +138,9 @@ def singular_values(matrix: torch.Tensor, check: Check) -> torch.Tensor:
     smaller Gram matrix.
     """
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
-    width = tall.shape[1]
-    gram = torch.zeros(width, width, dtype=torch.float64)
-    for block in _blocks(tall, check):
-        wide = block.to(torch.float64)
-        for i in range(0, width, 128):  # only the upper triangle
+    gram = torch.zeros(tall.shape[1], tall.shape[1], dtype=torch.float64)
+    for wide in (block.to(torch.float64) for block in _blocks(tall, check)):
+        for i in range(0, len(gram), 128):  # only the upper triangle
             gram[i : i + 128, i:] += wide[:, i : i + 128].T @ wide[:, i:]
     check()
     eigenvalues: torch.Tensor = torch.linalg.eigvalsh(gram, UPLO="U")  # ascending
@@ -205,9 +202,9 @@ def _drawn(units: _Units, wanted: int, seed: int, check: Check) -> _Tally:
         first = torch.randint(len(units), (number,), generator=generator)
         other = torch.randint(len(units) - 1, (number,), generator=generator)
         other += other >= first  # any but the first, all alike
-        parts = zip(first.split(_GATHERED), other.split(_GATHERED), strict=True)
-        cosines = torch.cat([(units.take(one) * units.take(two)).sum(1) for one, two in parts])
-        pairs = units.is_there[torch.stack([first, other], 1)]
+        drawn = torch.stack([first, other], 1)
+        cosines = torch.cat([torch.mul(*units.take(each.T)).sum(1) for each in drawn.split(_GATHERED)])
+        pairs = units.is_there[drawn]
         tally.add(cosines, lambda k, pairs=pairs: pairs[k])  # type: ignore[misc]
     return tally
 
