@@ -152,7 +152,7 @@ def assert_the_arrows_can_be_played(page: Page) -> None:
         card, controls = (page.locator(each).bounding_box() for each in (CARD, ".motion-controls"))
         assert card is not None
         assert controls is not None
-        return controls["y"] + controls["height"] <= card["y"] or card["y"] + card["height"] <= controls["y"]
+        return controls["x"] + controls["width"] <= card["x"] or controls["y"] + controls["height"] <= card["y"]
 
     wait_until(page, are_apart)  # the card follows the picture frame by frame
 
@@ -167,20 +167,35 @@ def test_the_card_never_moves_and_covers_nothing(page: Page, server: Server, siz
         settle(page)
         card = box_of(page.locator(CARD))
         places.add((card["x"], card["y"], card["width"], card["height"]))
-        for part in (".top", ".rail", ".stage"):
-            box = box_of(page.locator(part))
-            beside = box["x"] + box["width"] <= card["x"] + 1
-            page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-            box = box_of(page.locator(part))
-            assert beside or box["y"] + box["height"] <= card["y"] + 1 or part == ".top", f"{part} at step {place + 1}"
+        page.mouse.move(300, 100)
+        wait_until(page, lambda: is_scrolled_down(page) and not covered(page))  # the view may grow while it loads
         page.keyboard.press("ArrowRight")
     assert len(places) == 1
+
+
+def covered(page: Page) -> list[str]:
+    """Return the parts of the page with an end under the card, although the page is scrolled to its end."""
+    card = box_of(page.locator(CARD))
+    boxes = {part: box_of(page.locator(part)) for part in (".top", ".rail", ".stage")}
+    return [
+        part
+        for part, box in boxes.items()
+        if box["x"] + box["width"] > card["x"] + 1
+        and box["y"] < card["y"] + card["height"] - 1
+        and box["y"] + box["height"] > card["y"] + 1
+    ]
+
+
+def is_scrolled_down(page: Page) -> bool:
+    """Turn the wheel, and return whether the end of the page is in the window."""
+    page.mouse.wheel(0, 10_000)
+    return bool(page.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 1"))
 
 
 def test_a_step_chooses_the_words_and_the_head_that_it_speaks_of(open_view: Open, server: Server) -> None:
     page = open_view("attention")
     page.get_by_role("button", name="Tour").click()
-    for _ in range(3):
+    for _ in range(4):
         page.get_by_role("button", name="Next", exact=True).click()
     story = lessons.read("tour")["text"]
     look = {"input": story, "layers": "all", "heads": "all", "query_positions": -1, "key_positions": 2}
@@ -200,15 +215,16 @@ def test_leaving_gives_the_visitors_text_and_selection_back(open_view: Open) -> 
     for leave in ("Escape", "Close", "Done"):
         page.get_by_role("button", name="Tour").click()
         expect(page.locator(CARD)).to_contain_text(f"1 of {TOUR}")
-        page.keyboard.press("ArrowRight")
-        expect(page.locator(CARD)).to_contain_text(f"2 of {TOUR}")
+        for place in (2, 3):
+            page.keyboard.press("ArrowRight")
+            expect(page.locator(CARD)).to_contain_text(f"{place} of {TOUR}")
         expect(text).to_have_value(re.compile("old fox"))
         if leave == "Escape":
             page.keyboard.press("Escape")
         elif leave == "Close":
             page.get_by_role("button", name="Close the lesson").click()
         else:
-            for place in range(3, TOUR + 1):
+            for place in range(4, TOUR + 1):
                 page.keyboard.press("ArrowRight")
                 expect(page.locator(CARD)).to_contain_text(f"{place} of {TOUR}")
             page.get_by_role("button", name="Done").click()
@@ -219,7 +235,7 @@ def test_leaving_gives_the_visitors_text_and_selection_back(open_view: Open) -> 
 
 
 def test_what_a_step_shows_can_be_kept(open_view: Open) -> None:
-    page = open_view("attention", text="The king said to the queen", lesson="tour", lesson_step=2)
+    page = open_view("attention", text="The king said to the queen", lesson="tour", lesson_step=3)
     expect(page.get_by_label("Text", exact=True)).to_have_value(re.compile("old fox"))
     page.get_by_role("button", name="Stay here").click()
     expect(page.locator(CARD)).to_have_count(0)
@@ -253,12 +269,12 @@ def test_the_losses_of_the_training_lesson_follow_from_the_weights(open_view: Op
     words = " ".join(sentence for step in said for sentence in step["said"])
     own, mixed = losses("The cat sat on the mat"), losses("mat the on sat cat The")
     quoted = (
-        ("comes, “mat”, has ", 100 * np.exp(-own[-1])), ("= ", own[-1]), ("on the mat” is ", own.mean()),
+        ("comes, “.*?”, has ", 100 * np.exp(-own[-1])), ("= ", own[-1]), ("on the mat” is ", own.mean()),
         ("choice between ", np.exp(own.mean())), ("cat The”, cost ", mixed.mean()),
         ("in proportion to ", 1 - np.exp(-own[-1])),
     )  # fmt: skip
     for before, value in quoted:
-        found = re.search(rf"{re.escape(before)}(-?[\d.]+(?:e[-−]?\d+)?)", words)
+        found = re.search(rf"{before}(-?[\d.]+(?:e[-−]?\d+)?)", words)
         assert found, before
         assert float(found[1].replace("−", "-")) == pytest.approx(value, rel=0.03), before
 
