@@ -203,7 +203,7 @@ def _drawn(units: _Units, wanted: int, seed: int, check: Check) -> _Tally:
         other = torch.randint(len(units) - 1, (number,), generator=generator)
         other += other >= first  # any but the first, all alike
         drawn = torch.stack([first, other], 1)
-        cosines = torch.cat([torch.mul(*units.take(each.T)).sum(1) for each in drawn.split(_GATHERED)])
+        cosines = torch.cat([torch.mul(*units.take(each.T)).sum(1) for each in torch.split(drawn, _GATHERED)])
         pairs = units.is_there[drawn]
         tally.add(cosines, lambda k, pairs=pairs: pairs[k])  # type: ignore[misc]
     return tally

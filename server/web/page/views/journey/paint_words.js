@@ -5,7 +5,7 @@ import { heatOf } from "./heat.js";
 import { NAMES } from "./layout.js";
 import { MONO, fitted, linesOf } from "./pen.js";
 
-const FAR = 0.3; // CSS pixels per unit of the scene: below it each part has one name
+const FAR = 0.33; // CSS pixels per unit of the scene: below it each part has one name
 const CLEAR = 12; // CSS pixels from the middle of a title to its box
 
 /** The colour of a word: blue for the query, orange for the key. */
