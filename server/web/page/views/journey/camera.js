@@ -32,7 +32,7 @@ export function cameraBetween(from, to, share) {
 /** The seconds that the whole journey takes. */
 export const secondsOf = (numStops) => numStops * DWELL + (numStops - 1) * TRAVEL;
 
-/** The progress after that many seconds: a whole number at a stop. */
+/** The progress after a number of seconds: a whole number at a stop. */
 export function progressAt(seconds, numStops) {
   const stop = Math.floor(seconds / (DWELL + TRAVEL));
   const rest = seconds - stop * (DWELL + TRAVEL);

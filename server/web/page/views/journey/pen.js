@@ -196,7 +196,7 @@ export class Pen {
     this.text(text, x, y, { family: MONO, align: "center", ...more });
   }
 
-  /** Write the kept texts, bold ones first, without those that cross the picture's edge or an earlier text. */
+  /** Write the kept texts, bold ones first. A text that crosses the edge or an earlier text is omitted. */
   write() {
     const { context, size } = this;
     const isIn = ({ x, y, width, height }) => x >= 0 && y >= 0 && x + width <= size.width && y + height <= size.height;
