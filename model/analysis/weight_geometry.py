@@ -22,7 +22,7 @@ Check = Callable[[], None]
 MAX_PAIRS = 200_000_000
 MAX_PRODUCTS = 100_000_000_000
 """Pairs times d up to which all pairs are compared by default: a few seconds of one core."""
-SAMPLED_PAIRS = 1_000_000
+SAMPLED_PAIRS = 200_000
 FINE_BINS = 4000
 """Bins of the counts from which quantiles are read, each 0.0005 wide."""
 BINS = 200
@@ -32,6 +32,7 @@ MAX_SPECTRUM = 8192
 NUM_CLOSEST = 16
 """How many pairs of largest |cosine| are named."""
 _BLOCK = 1024
+_GATHERED = 512  # vectors gathered at once: the allocator keeps such buffers, and larger ones take six times as long
 
 
 @dataclass(slots=True)
@@ -137,13 +138,12 @@ def singular_values(matrix: torch.Tensor, check: Check) -> torch.Tensor:
     smaller Gram matrix.
     """
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
-    width = tall.shape[1]
-    gram = torch.zeros(width, width, dtype=torch.float64)
-    for block in _blocks(tall, check):
-        wide = block.to(torch.float64)
-        gram += wide.T @ wide
+    gram = torch.zeros(tall.shape[1], tall.shape[1], dtype=torch.float64)
+    for wide in (block.to(torch.float64) for block in _blocks(tall, check)):
+        for i in range(0, len(gram), 128):  # only the upper triangle
+            gram[i : i + 128, i:] += wide[:, i : i + 128].T @ wide[:, i:]
     check()
-    eigenvalues: torch.Tensor = torch.linalg.eigvalsh(gram)  # ascending
+    eigenvalues: torch.Tensor = torch.linalg.eigvalsh(gram, UPLO="U")  # ascending
     return eigenvalues.clamp(min=0.0).sqrt().flip(0)
 
 
@@ -196,15 +196,15 @@ def _drawn(units: _Units, wanted: int, seed: int, check: Check) -> _Tally:
     """Compare pairs of different vectors, drawn with replacement."""
     tally = _Tally.empty()
     generator = torch.Generator().manual_seed(seed)
-    size = max(1, min(1 << 14, (1 << 24) // units.vectors.shape[1]))
-    for start in range(0, wanted, size):
+    for start in range(0, wanted, 1 << 14):
         check()
-        number = min(size, wanted - start)
+        number = min(1 << 14, wanted - start)
         first = torch.randint(len(units), (number,), generator=generator)
         other = torch.randint(len(units) - 1, (number,), generator=generator)
         other += other >= first  # any but the first, all alike
-        cosines = (units.take(first) * units.take(other)).sum(1)
-        pairs = units.is_there[torch.stack([first, other], 1)]
+        drawn = torch.stack([first, other], 1)
+        cosines = torch.cat([torch.mul(*units.take(each.T)).sum(1) for each in torch.split(drawn, _GATHERED)])
+        pairs = units.is_there[drawn]
         tally.add(cosines, lambda k, pairs=pairs: pairs[k])  # type: ignore[misc]
     return tally
 

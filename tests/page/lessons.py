@@ -68,7 +68,7 @@ def known_fields() -> frozenset[str]:
     return frozenset(re.findall(r"^  (\w+): (?:text|integer|optional|number|choice|flag)\(", state, re.MULTILINE))
 
 
-NAMED = {"title", "about", "text", "values", "steps"}
+NAMED = {"title", "about", "group", "text", "values", "steps"}
 OPTIONAL = {"follows", "for", "otherwise", "select"}
 VALUE_KINDS = ({"word", "nth", "text"}, {"compute", "of"}, {"route", "body", "value", "largest", "smallest"})
 

@@ -77,7 +77,7 @@ def test_a_model_has_all_that_lessons_quote(page: Page, arguments: tuple[str, ..
 
 DOCUMENT = (ROOT / "docs" / "lessons.md").read_text(encoding="utf-8")
 EXAMPLE = re.search(r"^```json\n(.*?)^```\n.*?^```text\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-PICTURES = re.findall(r"^\| ([A-E]) \| .* \| ([\w-]+): (.*) \| (\w+)(?: `(.*)`)? \|$", DOCUMENT, re.MULTILINE)
+PICTURES = re.findall(r"^\| ([A-E–]) \| .* \| ([\w-]+): (.*) \| (\w+)(?: `(.*)`)? \|$", DOCUMENT, re.MULTILINE)
 
 
 def test_the_documents_example_is_whole_and_says_what_stands_below_it(open_view: Open) -> None:

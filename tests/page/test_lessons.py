@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
+from safetensors.torch import load_file
 
 from tests.page import lessons
-from tests.page.conftest import TEXT, Open, ask, percent, settle, wait_until, written
-from tests.support.processes import Server
+from tests.page.conftest import TEXT, Open, ask, box_of, percent, settle, softmax, wait_until, written
+from tests.page.test_flow import traced
+from tests.support.processes import ROOT, Server
 
 CARD = ".lesson"
+TOUR = len(lessons.read("tour")["steps"])
 PICTURED = {
     "The matrices themselves": "The numbers of blocks.{back.layer}.attn.W_Q",
     "Before the mask": "{early.dots.data[{robot}]:number}",
@@ -149,15 +152,50 @@ def assert_the_arrows_can_be_played(page: Page) -> None:
         card, controls = (page.locator(each).bounding_box() for each in (CARD, ".motion-controls"))
         assert card is not None
         assert controls is not None
-        return controls["y"] + controls["height"] <= card["y"] or card["y"] + card["height"] <= controls["y"]
+        return controls["x"] + controls["width"] <= card["x"] or controls["y"] + controls["height"] <= card["y"]
 
     wait_until(page, are_apart)  # the card follows the picture frame by frame
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (1000, 700), (390, 844)])
+def test_the_card_never_moves_and_covers_nothing(page: Page, server: Server, size: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(f"{server.url}/#{urlencode({'view': 'server', 'lesson': 'tour'})}")
+    places = set()
+    for place in range(TOUR):
+        expect(page.locator(CARD)).to_contain_text(f"{place + 1} of {TOUR}")
+        settle(page)
+        card = box_of(page.locator(CARD))
+        places.add((card["x"], card["y"], card["width"], card["height"]))
+        page.mouse.move(300, 100)
+        wait_until(page, lambda: is_scrolled_down(page) and not covered(page))  # the view may grow while it loads
+        page.keyboard.press("ArrowRight")
+    assert len(places) == 1
+
+
+def covered(page: Page) -> list[str]:
+    """Return the parts of the page with an end under the card, although the page is scrolled to its end."""
+    card = box_of(page.locator(CARD))
+    boxes = {part: box_of(page.locator(part)) for part in (".top", ".rail", ".stage")}
+    return [
+        part
+        for part, box in boxes.items()
+        if box["x"] + box["width"] > card["x"] + 1
+        and box["y"] < card["y"] + card["height"] - 1
+        and box["y"] + box["height"] > card["y"] + 1
+    ]
+
+
+def is_scrolled_down(page: Page) -> bool:
+    """Turn the wheel, and return whether the end of the page is in the window."""
+    page.mouse.wheel(0, 10_000)
+    return bool(page.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 1"))
 
 
 def test_a_step_chooses_the_words_and_the_head_that_it_speaks_of(open_view: Open, server: Server) -> None:
     page = open_view("attention")
     page.get_by_role("button", name="Tour").click()
-    for _ in range(3):
+    for _ in range(4):
         page.get_by_role("button", name="Next", exact=True).click()
     story = lessons.read("tour")["text"]
     look = {"input": story, "layers": "all", "heads": "all", "query_positions": -1, "key_positions": 2}
@@ -176,16 +214,19 @@ def test_leaving_gives_the_visitors_text_and_selection_back(open_view: Open) -> 
     text = page.get_by_label("Text", exact=True)
     for leave in ("Escape", "Close", "Done"):
         page.get_by_role("button", name="Tour").click()
-        expect(page.locator(CARD)).to_contain_text("1 of 9")
-        page.keyboard.press("ArrowRight")
+        expect(page.locator(CARD)).to_contain_text(f"1 of {TOUR}")
+        for place in (2, 3):
+            page.keyboard.press("ArrowRight")
+            expect(page.locator(CARD)).to_contain_text(f"{place} of {TOUR}")
         expect(text).to_have_value(re.compile("old fox"))
         if leave == "Escape":
             page.keyboard.press("Escape")
         elif leave == "Close":
             page.get_by_role("button", name="Close the lesson").click()
         else:
-            for _ in range(7):
-                page.get_by_role("button", name="Next", exact=True).click()
+            for place in range(4, TOUR + 1):
+                page.keyboard.press("ArrowRight")
+                expect(page.locator(CARD)).to_contain_text(f"{place} of {TOUR}")
             page.get_by_role("button", name="Done").click()
         expect(page.locator(CARD)).to_have_count(0)
         expect(text).to_have_value("The king said to the queen")
@@ -194,7 +235,7 @@ def test_leaving_gives_the_visitors_text_and_selection_back(open_view: Open) -> 
 
 
 def test_what_a_step_shows_can_be_kept(open_view: Open) -> None:
-    page = open_view("attention", text="The king said to the queen", lesson="tour", lesson_step=2)
+    page = open_view("attention", text="The king said to the queen", lesson="tour", lesson_step=3)
     expect(page.get_by_label("Text", exact=True)).to_have_value(re.compile("old fox"))
     page.get_by_role("button", name="Stay here").click()
     expect(page.locator(CARD)).to_have_count(0)
@@ -204,15 +245,68 @@ def test_what_a_step_shows_can_be_kept(open_view: Open) -> None:
 def test_the_browsers_back_button_walks_the_steps_and_out_of_the_lesson(open_view: Open) -> None:
     page = open_view("attention", text="The old king")
     page.get_by_role("button", name="Tour").click()
-    expect(page.locator(CARD)).to_contain_text("1 of 9")
+    expect(page.locator(CARD)).to_contain_text(f"1 of {TOUR}")
     page.keyboard.press("ArrowRight")
-    expect(page.locator(CARD)).to_contain_text("2 of 9")
+    expect(page.locator(CARD)).to_contain_text(f"2 of {TOUR}")
     page.go_back()
-    expect(page.locator(CARD)).to_contain_text("1 of 9")
-    expect(page.locator("#view-chat")).to_be_visible()
+    expect(page.locator(CARD)).to_contain_text(f"1 of {TOUR}")
+    expect(page.locator("#view-journey")).to_be_visible()
     page.go_back()
     expect(page.locator(CARD)).to_have_count(0)
     expect(page.get_by_label("Text", exact=True)).to_have_value("The old king")
+
+
+def test_the_losses_of_the_training_lesson_follow_from_the_weights(open_view: Open, server: Server) -> None:
+    """The logits are the unembedding, read from the file, times the last state."""
+    table = load_file(ROOT / "model" / "fables" / "model.safetensors")["model.embed_tokens.weight"].double().numpy()
+
+    def losses(text: str) -> np.ndarray:
+        ids = ask(server, "/tokenize", {"prompt": text})["tokens"]
+        logits = traced(server, "ln_final.hook_out", input=text) @ table.T
+        return np.array([-np.log(softmax(row)[token]) for row, token in zip(logits, ids[1:], strict=False)])
+
+    said = lessons.say(open_view("server"), lessons.read("training"))["steps"]
+    words = " ".join(sentence for step in said for sentence in step["said"])
+    own, mixed = losses("The cat sat on the mat"), losses("mat the on sat cat The")
+    quoted = (
+        ("comes, “.*?”, has ", 100 * np.exp(-own[-1])), ("= ", own[-1]), ("on the mat” is ", own.mean()),
+        ("choice between ", np.exp(own.mean())), ("cat The”, cost ", mixed.mean()),
+        ("in proportion to ", 1 - np.exp(-own[-1])),
+    )  # fmt: skip
+    for before, value in quoted:
+        found = re.search(rf"{before}(-?[\d.]+(?:e[-−]?\d+)?)", words)
+        assert found, before
+        assert float(found[1].replace("−", "-")) == pytest.approx(value, rel=0.03), before
+
+
+def test_the_sizes_of_the_lesson_on_recurrent_networks_are_the_weights_own(open_view: Open) -> None:
+    weights = load_file(ROOT / "model" / "fables" / "model.safetensors")
+    layer = [f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkvo"]
+    width = weights[layer[0]].shape[1]
+    num_layers = sum(name.endswith("self_attn.k_proj.weight") for name in weights)
+    kept = 2 * num_layers * weights[layer[1]].shape[0]
+    said = lessons.say(open_view("server"), lessons.read("recurrent"))["steps"]
+    words = re.sub(r"(?<=\d)\u202f(?=\d)", "", " ".join(sentence for step in said for sentence in step["said"]))
+    assert f"= {8 * width * width} weights" in words
+    assert f"have {sum(weights[name].numel() for name in layer)}." in words
+    assert f"{kept} numbers for each" in words
+
+
+def test_the_tour_says_with_its_sign_what_the_head_does_to_the_word(open_view: Open, server: Server) -> None:
+    lesson = lessons.read("tour")
+    ids = ask(server, "/tokenize", {"prompt": lesson["text"], "add_special_tokens": True})["tokens"]
+    looks = {"input": lesson["text"], "layers": "all", "heads": "all", "query_positions": -1, "key_positions": 2}
+    weights = np.array(ask(server, "/v1/attention", looks)["data"][0]["attention"])[:, :, 0, 0]
+    pushes = ask(server, "/v1/contributions", {**looks, "target": ids[2]})["data"][0]["arrays"]["attributions"]["data"]
+    layer, head = np.unravel_index(weights.argmax(), weights.shape)
+    push = pushes[layer][head][0][0]
+    (said,) = (
+        step["said"]
+        for told, step in zip(lesson["steps"], lessons.say(open_view("server"), lesson)["steps"], strict=True)
+        for step in [step]
+        if told["title"] == "The effect of attention"
+    )
+    assert f"{'lowers' if push < 0 else 'raises'} the logit of “fox” by {written(abs(push))}" in said[1]
 
 
 def test_a_sentence_that_is_untrue_of_the_model_is_left_out_and_the_card_says_so(page: Page, server: Server) -> None:
@@ -227,11 +321,16 @@ def test_the_list_opens_and_closes_by_the_keyboard(open_view: Open) -> None:
     page = open_view("attention")
     page.get_by_role("button", name="Lessons").press("Enter")
     expect(page.locator(".lesson-list li")).to_have_count(len(lessons.NAMES))
+    first, *others = page.locator(".lesson-list b").all_inner_texts()
+    assert first == lessons.read("tour")["title"]
+    for idea in ("logits of your own", "mole, Harry, king, car", "Tower + Eiffel + miniature", "training", "LSTM"):
+        assert sum(idea in title for title in others) == 1
+        expect(page.locator(".lesson-list b", has_text=idea)).to_be_in_viewport()  # at a glance, without scrolling
     expect(page.locator(CARD)).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.locator(CARD)).to_contain_text("1 of 9")
+    expect(page.locator(CARD)).to_contain_text(f"1 of {TOUR}")
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Lessons")).to_be_focused()
 
@@ -257,7 +356,7 @@ def test_on_a_phone_the_card_leaves_room_for_what_it_speaks_of(open_view: Open) 
     page.set_viewport_size({"width": 390, "height": 800})
     page.get_by_role("button", name="Tour").click()
     for place in range(4):
-        expect(page.locator(CARD)).to_contain_text(f"{place + 1} of 9")
+        expect(page.locator(CARD)).to_contain_text(f"{place + 1} of {TOUR}")
         settle(page)
         expect(page.locator(".lesson-outline")).to_be_visible()  # the framed element may still be loading
         wait_until(page, lambda: is_above_the_card(page))

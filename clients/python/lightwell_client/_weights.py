@@ -124,7 +124,7 @@ class GeometryOptions(ModelOptions, total=False):
     head: Annotated[int, Argument("One head's part of an attention matrix; left out, all side by side.")]
     pairs: Annotated[
         int | Literal["all"],
-        Argument('Number of random pairs to compare; "all" takes minutes. Left out, all where quick, else a million.'),
+        Argument('Number of random pairs to compare; "all" takes minutes. Left out, all where quick, else 200,000.'),
     ]
     seed: Annotated[int, Argument("Of the drawing.", 0)]
     spectrum: Annotated[bool, Argument("Also the singular values and statistics of them.", True)]

@@ -116,7 +116,7 @@ class GeometryQuery(BaseModel):
         None,
         description='Compare this number of pairs, drawn with replacement, if there are more. "all" compares '
         "every pair: only then max_deviation_from_identity is the matrix's own; a large token table takes minutes. "
-        "Null compares all if that takes seconds, otherwise a million.",
+        "Null compares all if that takes seconds, otherwise 200,000.",
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Of the drawing.")
     spectrum: bool = Field(True, description="Also the singular values and statistics of them.")

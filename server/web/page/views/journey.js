@@ -1,5 +1,5 @@
 // The journey: a token's way through the model as one large picture, with a camera that moves between stops.
-import { classes, html, useEffect, useMemo, useRef, useState } from "../core/html.js";
+import { classes, html, useEffect, useMemo, useRef } from "../core/html.js";
 import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
@@ -10,7 +10,7 @@ import { Slider } from "../parts/slider.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { useJourney } from "./journey/data.js";
 import { filmOf } from "./journey/film.js";
-import { Canvas, nextOf, useStage } from "./journey/stage.js";
+import { Canvas, useStage } from "./journey/stage.js";
 
 const TEMPERATURES = [0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100];
 
@@ -18,30 +18,18 @@ export function View() {
   const { text, journey_temperature: temperature } = useSelection();
   const { data, body, error, loading, retry } = useJourney();
   const mode = useStore(theme);
-  const isNarrow = useNarrow();
-  const film = useMemo(() => data && filmOf(data, temperature, mode, isNarrow), [data, temperature, mode, isNarrow]);
+  const film = useMemo(() => data && filmOf(data, temperature, mode), [data, temperature, mode]);
   const stage = useStage(film);
   if (!text) return html`<p class="lack">Write a text above to follow one of its tokens.</p>`;
   return html`<div class="journey" aria-busy=${loading}>
     <${Problem} error=${error} retry=${retry} />
     ${film
-      ? html`<section class="card"><${Controls} stage=${stage} film=${film} body=${body} temperature=${temperature} />
-          <${Canvas} stage=${stage} film=${film} /></section>
-        <${Stops} stage=${stage} film=${film} />`
+      ? html`<section class="journey-stage">
+          <${Controls} stage=${stage} film=${film} body=${body} temperature=${temperature} />
+          <${Canvas} stage=${stage} film=${film} />
+          <${Stops} stage=${stage} film=${film} /></section>`
       : !error && html`<${Progress} active=${loading} />`}
   </div>`;
-}
-
-/** Whether the window is as narrow as a phone's. */
-function useNarrow() {
-  const query = useMemo(() => matchMedia("(max-width: 640px)"), []);
-  const [isNarrow, setNarrow] = useState(query.matches);
-  useEffect(() => {
-    const follow = () => setNarrow(query.matches);
-    query.addEventListener("change", follow);
-    return () => query.removeEventListener("change", follow);
-  }, []);
-  return isNarrow;
 }
 
 function Controls({ stage, film, body, temperature }) {
@@ -53,27 +41,26 @@ function Controls({ stage, film, body, temperature }) {
     player.travel(film.indexOf("softmax")); // where it shows
     select({ journey_temperature: value });
   };
-  return html`<div class="journey-controls">
+  return html`<div class="journey-bar"><div class="journey-controls">
     <button type="button" aria-label="Previous stop" title="Previous stop (←)" disabled=${stop === 0}
-      onClick=${() => player.travel(nextOf(player.goal, -1))}>◂</button>
+      onClick=${() => player.step(-1)}>◂</button>
     <button type="button" class="primary" onClick=${() => (isPlaying ? player.pause() : player.play())}>${isPlaying
       ? "Pause" : "Play"}</button>
     <button type="button" aria-label="Next stop" title="Next stop (→)" disabled=${stop === last}
-      onClick=${() => player.travel(nextOf(player.goal, 1))}>▸</button>
+      onClick=${() => player.step(1)}>▸</button>
     <input type="range" class="journey-scrubber" ref=${stage.scrubber} min="0" max=${last} step="0.01" aria-label="Place in the journey"
       aria-valuetext=${`stop ${stop + 1} of ${last + 1}, ${film.stops[stop]?.title}`}
       onInput=${(event) => player.seek(Number(event.target.value))}
       onChange=${(event) => player.travel(Number(event.target.value))} />
-    <${Slider} label="temperature of the attention" value=${temperature} stops=${TEMPERATURES} onPick=${heat} write=${format}
-      hint="The scores are divided by it before the softmax; the model itself uses 1" />
-    <span class="journey-tools"><${ClipButton} canvas=${stage.canvas} drawAt=${stage.drawAt}
+    </div><div class="journey-tools"><${Slider} label="temperature of the attention" value=${temperature} stops=${TEMPERATURES}
+      onPick=${heat} write=${format} hint="The scores are divided by it before the softmax; the model itself uses 1" />
+    <${ClipButton} canvas=${stage.canvas} drawAt=${stage.drawAt}
       name="journey" onStart=${() => player.pause()} onEnd=${() => player.seek(player.progress)} />
       <${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} picture=${picture} name="journey"
-      arrays=${savedArrays(film)} /></span>
+      arrays=${savedArrays(film)} /></div>
   </div>`;
 }
 
-/** The displayed attention as arrays with token names. */
 function savedArrays({ data, products, weights }) {
   const rows = data.shown.map((position) => data.tokens[position]);
   const shape = [rows.length, products.numKeys];
@@ -81,11 +68,16 @@ function savedArrays({ data, products, weights }) {
   return [of("products", products.dots), of("scores", products.scores), of("weights", weights)];
 }
 
-/** The journey in words: each stop with its numbers, and a link to the view with more of them. */
+/** The stops in words, each with a link to the view with more numbers; the current one is in sight. */
 function Stops({ stage, film }) {
   const { layer, head, query, key } = film.data;
-  return html`<ol class="journey-stops">${film.stops.map((each, i) => html`<li key=${each.id}
-    class=${classes("card", i === stage.stop && "on")} aria-current=${i === stage.stop ? "step" : undefined}>
+  const list = useRef(null);
+  useEffect(() => {
+    const current = list.current.children[stage.stop];
+    if (current) list.current.scrollTo({ top: current.offsetTop - list.current.offsetTop - 8 });
+  }, [stage.stop]);
+  return html`<ol class="journey-stops" ref=${list} tabindex="0" aria-label="The stops in words">${film.stops.map((each, i) => html`<li
+    key=${each.id} class=${classes(i === stage.stop && "on")} aria-current=${i === stage.stop ? "step" : undefined}>
     <h2><button type="button" class="plain" onClick=${() => stage.player.travel(i)}>${i + 1}. ${each.title}</button></h2>
     <p>${each.says}</p>
     ${each.to && html`<button type="button" class="quiet" onClick=${() => select({ layer, head, query, key, ...each.to })}>

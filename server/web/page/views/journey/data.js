@@ -12,6 +12,7 @@ import { useNumbers } from "../flow/numbers.js";
 
 const MOST_WORDS = 24; // rows and columns of the grid; a longer text shows only those up to the chosen ones
 const TOP = 5; // likeliest tokens
+const ROWS = ["hook_embed", "hook_pos_embed", "hook_resid_pre", "ln1.hook_out"];
 
 /** The drawn positions: all of a short text, else a range with the query and, if possible, the key. */
 export function windowOf(count, query, key) {
@@ -22,7 +23,7 @@ export function windowOf(count, query, key) {
   return Array.from({ length: size }, (_, i) => end - size + i);
 }
 
-/** The selection as positions and names that exist: {isReady, stackName, stack, layer, head, tokens, query, key, …}. */
+/** The selection as positions and names that exist: {isReady, stackName, stack, …}. */
 function usePlace() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -32,44 +33,32 @@ function usePlace() {
   const choosing = useStrongestPair({ keepsQuery: true });
   const tokens = sequences[stackName];
   const isReady = selection.text !== "" && tokens.length > 0 && !sequences.loading && !choosing;
-  const query = isReady ? clamp(selection.query, tokens.length) : null;
-  const key = isReady ? clamp(selection.key, tokens.length) : null;
+  const whole = capabilities.stacks[stackName];
+  const at = (position, all) => (isReady ? clamp(position, all.length) : null);
   const place = {
-    isReady,
-    stackName,
-    stack: stackAt(capabilities.stacks[stackName], layer),
-    whole: capabilities.stacks[stackName],
-    layer,
-    head,
-    numLayers,
-    tokens,
-    encoderTokens: sequences.encoder,
-    query,
-    key,
-    encoderKey: isReady ? clamp(selection.key, sequences.encoder.length) : null,
+    isReady, stackName, whole, stack: stackAt(whole, layer), layer, head, numLayers, tokens, encoderTokens: sequences.encoder,
+    query: at(selection.query, tokens), key: at(selection.key, tokens), encoderKey: at(selection.key, sequences.encoder),
   };
   return { place, error: sequences.error, isPair: capabilities.kind === "encoder-decoder" };
 }
 
-/** {place, rows, shown, …}: the available data of the scene and its sentences. */
+/** {data, body, error, loading, retry}: the data of the scene and its sentences, and the request to copy. */
 export function useJourney() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { place, error, isPair } = usePlace();
   const { isReady, stackName, layer, head, query, key, tokens } = place;
-  const asked = inputOf(selection, capabilities);
   const graph = useMemo(() => graphOf(capabilities, stackName, layer, place.numLayers), [capabilities, stackName, layer]);
   const points = useMemo(() => pointsOf(capabilities, stackName, layer), [capabilities, stackName, layer]);
   const shown = useMemo(() => (isReady ? windowOf(tokens.length, query, key) : []), [tokens.length, query, key]);
   const full = (id, at = layer) => points.get(id)?.name.replace("{layer}", at);
   const numbers = useNumbers(graph, place);
-  const part = isPair ? { part: stackName } : {};
-  const of = (body) => ({ ...asked, ...body });
+  const of = (more) => ({ ...inputOf(selection, capabilities), ...more });
   const hasNormBefore = placing(place.stack).isBefore; // otherwise the norm comes later, on a sum
-  const inside = isReady && { explain: of({ ...part, layer, head, query_position: query }) };
-  const explain = useLook(inside ? "v1/explain" : null, inside.explain);
+  const body = of({ ...(isPair && { part: stackName }), layer, head, query_position: query });
+  const explain = useLook(isReady ? "v1/explain" : null, body);
   const rows = useLook(isReady ? "v1/trace" : null, of({
-    points: ["hook_embed", "hook_pos_embed", "hook_resid_pre", "ln1.hook_out", "attn.hook_rot_q", "attn.hook_attn_scores"]
+    points: [...ROWS, "attn.hook_rot_q", "attn.hook_attn_scores"]
       .filter((id) => points.has(id) && (id !== "ln1.hook_out" || hasNormBefore)).map((id) => full(id)),
     heads: head, positions: shown, key_positions: "all", dtype: "float32",
   }));
@@ -85,8 +74,7 @@ export function useJourney() {
   const answers = [explain, rows, whole, lens, next, cross];
   const failed = [{ error }, numbers, ...answers].find((one) => one.error);
   const loading = !failed && (answers.some((one) => one.loading) || numbers.loading || !isReady);
-  // A new selection is shown when all its data is here: numbers of two selections must not be mixed. The first
-  // picture is shown as early as possible.
+  // A new selection is shown when all its data is here; the first picture as early as possible.
   const kept = useRef(null);
   if (selection.text === "" || explain.error || rows.error) kept.current = null;
   const isWaiting = loading && kept.current !== null;
@@ -97,25 +85,22 @@ export function useJourney() {
       ...place,
       capabilities,
       shown,
+      text: isPair && stackName === "decoder" ? tokens.join("") : selection.text,
       nodes: new Map(nodesOf(graph).map((node) => [node.id, node])),
-      strips: numbers.strips,
-      scales: numbers.scales,
-      explain: explain.entry,
-      cross: cross.entry,
-      rows: Object.fromEntries(["hook_embed", "hook_pos_embed", "hook_resid_pre", "ln1.hook_out"].map((id) => [id, arrays(id)])),
+      strips: numbers.strips, scales: numbers.scales, explain: explain.entry, cross: cross.entry, lens: lens.entry,
+      rows: Object.fromEntries(ROWS.map((id) => [id, arrays(id)])),
       queries: arrays("attn.hook_rot_q"),
       scores: arrays("attn.hook_attn_scores"),
       results: whole.entry?.arrays[full("attn.hook_result")] ?? null,
       states: whole.entry && Array.from({ length: place.numLayers }, (_, at) =>
         whole.entry.arrays[full("hook_resid_post", at)]?.data ?? null),
-      lens: lens.entry,
       hasNext: works("/v1/next"),
       next: next.data?.data[0] ?? null,
     };
   }, [isWaiting, isReady, tokens, place.encoderTokens, numbers.strips, ...answers.map((one) => one.data)]);
   return {
     data: kept.current,
-    body: inside.explain,
+    body,
     error: failed?.error ?? null,
     loading,
     retry: () => [numbers, ...answers].forEach((one) => one.error && one.retry()),

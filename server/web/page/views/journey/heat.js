@@ -1,4 +1,4 @@
-// Vectors and matrices as small canvases with one pixel per number, cached by numbers and theme.
+// Vectors and matrices as small canvases with a pixel for each number, cached.
 import { colourIndex, colourTable } from "../../core/colour.js";
 import { rangeOf } from "../flow/diagram.js";
 
@@ -16,15 +16,10 @@ export function heatOf(values, columns, mode, { range = null, isUpright = false 
   [canvas.width, canvas.height] = isUpright ? [rows, columns] : [columns, rows];
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(canvas.width, canvas.height);
-  for (let i = 0; i < values.length; i += 1) {
-    const [row, column] = [Math.floor(i / columns), i % columns];
-    const at = (isUpright ? column * rows + row : i) * 4;
-    const colour = colourIndex(values[i], low, high) * 3;
-    pixels.data[at] = table[colour];
-    pixels.data[at + 1] = table[colour + 1];
-    pixels.data[at + 2] = table[colour + 2];
-    pixels.data[at + 3] = 255;
-  }
+  values.forEach((value, i) => {
+    const colour = colourIndex(value, low, high) * 3;
+    pixels.data.set([...table.subarray(colour, colour + 3), 255], (isUpright ? (i % columns) * rows + Math.floor(i / columns) : i) * 4);
+  });
   context.putImageData(pixels, 0, 0);
   made.set(values, { key, canvas });
   return canvas;

@@ -1,48 +1,33 @@
-// Drawing of the journey's middle: queries and keys, the grid of their products, which becomes weights, and the
-// values.
+// Drawing of the journey's middle: queries and keys, the grid of their products and weights, and the values.
 import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
-import { between, clamp01, eased } from "./camera.js";
+import { between } from "./camera.js";
 import { heatOf } from "./heat.js";
-import { arrival } from "./layout.js";
-import { paintCells, paintColumnNames, paintMatrix, paintNames, paintTitle } from "./paint_words.js";
-import { MONO } from "./pen.js";
+import { BARS_NAMES, NAMES } from "./layout.js";
+import { paintCells, paintMatrix, paintNames, paintPart, paintTitle } from "./paint_words.js";
 
 const NUMBERED = 40; // smallest cell, in CSS pixels, that shows its number
+const PERCENT = 50; // smallest column with its share
+const SEPARATE = 12; // smallest line, in CSS pixels, with its name
 
-/** The stage of the grid at a progress: the completion of each of its changes, 0 to 1. */
-function stageOf(film, progress) {
-  const at = (id) => eased(clamp01(arrival(progress, film.indexOf(id))));
-  const isWhole = progress < 0.5; // the first stop shows the result: weights
-  return {
-    dots: at("dots"),
-    scale: isWhole ? 1 : at("scale"),
-    mask: isWhole ? 1 : at("mask"),
-    softmax: isWhole ? 1 : at("softmax"),
-  };
-}
+const TITLES = [["softmax", "Attention pattern"], ["mask", "Masked scores"], ["scale", "Scores"], ["dots", "Query · key"]];
+
+/** {softmax, mask, scale, dots}: the completion of each change of the grid, 0 to 1. */
+const stageOf = (film) => Object.fromEntries(TITLES.map(([id]) => [id, film.shareOf(id)]));
 
 /** The text of a cell's number at a stage. */
-function writtenAt({ products, weights, words }, stage, cell) {
-  const { dots, scaled, scores, isMasked } = products;
-  const kind = stage.softmax > 0.5 ? "weight" : stage.mask > 0.5 ? "score" : stage.scale > 0.5 ? "scaled" : "dot";
-  const key = `${kind}${cell}`;
-  let text = words.get(key);
-  if (text === undefined) {
-    if (kind === "weight") text = isMasked[cell] ? "0" : percent(weights[cell]);
-    else if (kind === "score") text = isMasked[cell] ? "−∞" : format(scores[cell], 3);
-    else text = format(kind === "scaled" ? scaled[cell] : dots[cell], 3);
-    words.set(key, text);
-  }
-  return text;
+function writtenAt({ products: { dots, scaled, scores, isMasked }, weights }, stage, cell) {
+  if (stage.softmax > 0.5) return isMasked[cell] ? "0" : percent(weights[cell]);
+  if (stage.mask > 0.5) return isMasked[cell] ? "−∞" : format(scores[cell], 3);
+  return format((stage.scale > 0.5 ? scaled : dots)[cell], 3);
 }
 
-/** The grid: a dot for each pair, with the size of its product, then of its weight; masked pairs are hatched. */
+/** A dot for each pair, with the size of its product, then of its weight; masked pairs are hatched. */
 function paintGrid(pen, film, stage) {
   const { data, layout, products, weights } = film;
   const { row, boxes: { grid } } = layout;
   const { numKeys, dots, isMasked } = products;
-  pen.rect(grid.x, grid.y, grid.width, grid.height, pen.colours.raised);
+  pen.rect(grid, "raised");
   const [positive, negative, hidden] = [[], [], []];
   const largestDot = film.largestDot || 1;
   data.shown.forEach((_, i) => {
@@ -56,139 +41,133 @@ function paintGrid(pen, film, stage) {
       (isPositive ? positive : negative).push([x + row / 2, y + row * 0.45, size * row * 0.42]);
     });
   });
-  pen.circles(positive, pen.colours.positive, 0.9);
-  pen.circles(negative, pen.colours.negative, 0.9);
-  if (stage.mask > 0) pen.hatch(hidden, pen.colours.muted, stage.mask * 0.75);
-  pen.edge(grid.x, grid.y, grid.width, grid.height, pen.colours.line);
-  if (row * pen.scale >= NUMBERED) paintNumbers(pen, film, stage);
+  pen.circles(positive, "positive", 0.9);
+  pen.circles(negative, "negative", 0.9);
+  if (stage.mask > 0) pen.hatch(hidden, "muted", stage.mask * 0.75);
+  pen.edge(grid, "line");
 }
 
-/** The numbers of the visible cells, each with a background that covers its dot. */
-function paintNumbers(pen, film, stage) {
-  const { data, layout, products } = film;
-  const { row, boxes: { grid } } = layout;
-  const size = row * 0.24;
-  data.shown.forEach((_, i) => {
-    if (!pen.sees(grid.x, i * row, grid.width, row)) return;
-    data.shown.forEach((key, j) => {
-      const x = grid.x + j * row;
-      if (!pen.sees(x, i * row, row, row)) return;
-      const text = writtenAt(film, stage, i * products.numKeys + key);
-      pen.rect(x + row * 0.06, i * row + row * 0.76, row * 0.88, row * 0.22, pen.colours.raised, 0.85);
-      pen.number(text, x + row / 2, i * row + row * 0.87, { size, most: 15, room: row * 0.96 });
-    });
-  });
-}
-
-/** If the names next to the grid are out of view, draw the names at the picture's left and upper edge. */
-function paintEdgeNames(pen, film) {
-  const { data, layout } = film;
-  const { row, boxes: { grid } } = layout;
-  if (row * pen.scale < NUMBERED || pen.x(grid.x) > 0 || !pen.sees(grid.x, grid.y, grid.width, grid.height)) return;
-  const [left, top] = [-pen.left / pen.scale, -pen.top / pen.scale];
-  const style = { size: row * 0.24, most: 15, family: MONO, weight: "600 " };
-  data.shown.forEach((position, i) => {
-    const name = shownToken(data.tokens[position]);
-    const room = row * 0.9;
-    const tone = position === data.query ? "query" : "muted";
-    if (i * row > top && i * row < grid.height) {
-      pen.text(name, left + 10 / pen.scale, i * row + row * 0.14, { ...style, room, colour: tone });
-    }
-    pen.text(name, grid.x + (i + 0.5) * row, Math.max(top, grid.y - row) + row * 0.14, {
-      ...style, align: "center", room, colour: position === data.key ? "key" : "muted",
-    });
-  });
+/** The numbers of large cells, and the words' names: at the picture's edge where the grid's own edge is out of view. */
+function paintGridNames(pen, film, stage) {
+  const { data, layout: { row, boxes: { grid } }, products } = film;
+  const isSeen = row * pen.scale >= SEPARATE && pen.sees(grid);
+  const room = Math.min(NAMES, 96 / pen.scale);
+  const [left, top] = ["left", "top"].map((side) => -pen[side] / pen.scale); // of the picture
+  const [bottom, right] = [top + pen.size.height / pen.scale, left + pen.size.width / pen.scale];
+  const whole = (from) => (isSeen ? Math.max(0, Math.min(Math.ceil((from + room) / row - 0.1) * row, grid.width - row)) : 0);
+  const [fromX, fromY] = [grid.x + whole(left - grid.x), whole(top)];
+  if (isSeen && stage.dots > 0.5 && row * pen.scale >= NUMBERED) {
+    data.shown.forEach((_, i) => data.shown.forEach((key, j) => {
+      const [x, y] = [grid.x + j * row, i * row];
+      if (x < fromX - row * 0.1 || y < fromY - row * 0.1 || x > right || y > bottom) return;
+      pen.rect(x + row * 0.06, y + row * 0.76, row * 0.88, row * 0.22, "raised", 0.85);
+      pen.number(writtenAt(film, stage, i * products.numKeys + key), x + row / 2, y + row * 0.87, {
+        size: row * 0.22, most: 14, room: row * 0.98,
+      });
+    }));
+  }
+  if (fromX > Math.max(grid.x, left)) pen.cover(left, grid.y - 60, fromX - left, grid.height + 60, "paper");
+  if (fromY > Math.max(grid.y, top)) pen.cover(grid.x - NAMES, top, grid.width + NAMES, fromY - top, "paper");
+  paintNames(pen, film, fromX - 6, 0, { room: room - 8, from: fromY });
+  paintNames(pen, film, grid.x, fromY - 6, { isUpright: true, room: room - 8, from: fromX - grid.x });
 }
 
 function paintChosen(pen, { layout }) {
   const { row, queryRow, keyColumn, boxes: { grid } } = layout;
-  pen.edge(grid.x, queryRow * row, grid.width, row, pen.colours.query, 2);
-  if (keyColumn >= 0) pen.edge(grid.x + keyColumn * row, grid.y, row, grid.height, pen.colours.key, 2);
+  pen.edge(grid.x, queryRow * row, grid.width, row, "query", 2);
+  if (keyColumn >= 0) pen.edge(grid.x + keyColumn * row, grid.y, row, grid.height, "key", 2);
 }
 
-/** The weights of the query as columns under the grid: their sum is 1. */
+/** The weights of the query as columns under the grid, which sum to 1, and the words' names. */
 function paintBars(pen, film) {
   const { data, layout, rowWeights } = film;
   const { row, boxes: { bars } } = layout;
   const largest = Math.max(...data.shown.map((key) => rowWeights[key]), 1e-9);
-  paintTitle(pen, bars, "Weights", { tone: "query" });
-  pen.rect(bars.x, bars.y + bars.height, bars.width, 2, pen.colours.line);
+  paintTitle(pen, { ...bars, y: bars.y - 14 }, `Weights of “${shownToken(data.tokens[data.query])}”`, { tone: "query" });
+  pen.rect(bars.x, bars.y + bars.height, bars.width, 2, "line");
   data.shown.forEach((key, j) => {
     const tall = (rowWeights[key] / largest) * bars.height;
-    const colour = key === data.key ? pen.colours.key : pen.colours.query;
-    pen.rect(bars.x + (j + 0.15) * row, bars.y + bars.height - tall, row * 0.7, tall, colour);
-    if (row * pen.scale >= NUMBERED || key === data.key) {
-      pen.number(percent(rowWeights[key]), bars.x + (j + 0.5) * row, bars.y + bars.height + 16, {
-        size: 13, most: 13, colour: key === data.key ? "key" : "ink", isAlways: key === data.key && pen.scale > 0.35,
-      });
-    }
+    const tone = key === data.key ? "key" : "query";
+    pen.rect(bars.x + (j + 0.15) * row, bars.y + bars.height - tall, row * 0.7, tall, tone);
+    if (key !== data.key && row * pen.scale < PERCENT) return;
+    pen.number(percent(rowWeights[key], 2), bars.x + (j + 0.5) * row, bars.y + bars.height - tall - 10, {
+      size: 13, colour: key === data.key ? "key" : "ink", isAlways: key === data.key && pen.scale > 0.35,
+    });
   });
+  paintNames(pen, film, bars.x, bars.y + bars.height + BARS_NAMES, { isUpright: true, room: BARS_NAMES - 8 });
 }
 
-/** The values as columns, the values times their weights, and the sum. */
+const TABLE_LINE = 22; // units of the scene
+const FIRST = 4; // numbers of each value that are written
+const NARROW = 34; // smallest column, in CSS pixels, that shows them
+
+/** The values with their first numbers, the values times their weights, and the sum. */
 function paintValues(pen, film, share) {
   const { data, layout, rowWeights, z } = film;
   const { row, boxes: { v, weighted, z: sum } } = layout;
   const width = data.explain.arrays.v.shape[1];
-  paintTitle(pen, v, "Values", { tone: "value", shape: `${width} numbers each` });
+  paintTitle(pen, v, "Values V", { tone: "value", shape: `${width} numbers each` });
   paintTitle(pen, weighted, "Weight × value", { tone: "value" });
+  const middle = sum.x + sum.width / 2;
+  const bend = sum.y + sum.height + 26;
   data.shown.forEach((key, j) => {
+    const x = v.x + j * row;
     const image = heatOf(film.valueOf(key), width, film.mode, { range: film.valueRange, isUpright: true });
-    pen.image(image, v.x + j * row + 1, v.y, row - 2, v.height);
-    pen.rect(weighted.x + j * row + 1, weighted.y, row - 2, weighted.height, pen.colours.sunk);
-    pen.image(image, weighted.x + j * row + 1, weighted.y, row - 2, weighted.height, Math.min(1, rowWeights[key]));
-    if (key === data.key) {
-      pen.edge(v.x + j * row, v.y, row, v.height, pen.colours.key, 2);
-      pen.edge(weighted.x + j * row, weighted.y, row, weighted.height, pen.colours.key, 2);
+    pen.image(image, x + 1, v.y, row - 2, v.height);
+    pen.rect(x + 1, weighted.y, row - 2, weighted.height, "sunk");
+    pen.image(image, x + 1, weighted.y, row - 2, weighted.height, Math.min(1, rowWeights[key]));
+    for (const box of key === data.key ? [v, weighted] : []) pen.edge(x, box.y, row, box.height, "key", 2);
+    if (row * pen.scale >= NARROW) {
+      film.valueOf(key).subarray(0, FIRST).forEach((number, i) => pen.number(format(number, 2), x + row / 2,
+        v.y + v.height + (i + 2) * TABLE_LINE, { size: 14, room: row * 1.02, colour: key === data.key ? "key" : "ink" }));
     }
-    const from = [weighted.x + (j + 0.5) * row, weighted.y + weighted.height];
-    const bend = weighted.y + weighted.height + 26;
     if (rowWeights[key] > 0.004) {
-      pen.line([from, [from[0], bend], [between(from[0], sum.x + sum.width / 2, share), bend]], pen.colours.value, {
+      const from = x + row / 2;
+      pen.line([[from, sum.y + sum.height], [from, bend], [between(from, middle, share), bend]], "value", {
         thickness: 1 + 9 * rowWeights[key], alpha: 0.7,
       });
     }
   });
-  paintCells(pen, v, width, data.shown.length, (row, column) => film.valueOf(data.shown[column])[row]);
-  const bend = weighted.y + weighted.height + 26;
-  const middle = sum.x + sum.width / 2;
-  pen.line([[middle, bend], [middle, sum.y + sum.height + 4]], pen.colours.value, { thickness: 4, isArrow: true, alpha: share });
-  pen.image(heatOf(z, width, film.mode, { isUpright: true }), sum.x, sum.y, sum.width, sum.height, share);
-  pen.edge(sum.x, sum.y, sum.width, sum.height, pen.colours.value, 2);
-  pen.text("z, the sum", sum.x + sum.width / 2, sum.y - 16, { size: 16, most: 15, align: "center", colour: "value", weight: "600 " });
+  if (row * pen.scale >= NARROW) {
+    pen.text(`the first ${Math.min(FIRST, width)} numbers of each:`, v.x, v.y + v.height + TABLE_LINE * 0.85, {
+      size: 14, colour: "muted",
+    });
+  }
+  paintCells(pen, v, width, data.shown.length, (line, column) => film.valueOf(data.shown[column])[line]);
+  pen.line([[middle, bend], [middle, sum.y + sum.height + 4]], "value", { thickness: 4, isArrow: true, alpha: share });
+  pen.image(heatOf(z, width, film.mode, { isUpright: true }), sum, share);
+  pen.edge(sum, "value", 2);
+  pen.text("z, the sum", middle, sum.y - 16, { size: 16, align: "center", colour: "value", weight: "600 " });
 }
 
 /** Queries as lines left of the grid, keys as columns above it: each crossing is a product. */
 function paintSides(pen, film, share) {
   const { data, layout } = film;
-  const { row, boxes: { q, k, grid } } = layout;
+  const { row, boxes: { k } } = layout;
   const width = data.queries.shape.at(-1);
   paintMatrix(pen, film, "q", data.queries, "Queries", share);
-  pen.rect(k.x, k.y, k.width, k.height, pen.colours.sunk);
-  pen.image(heatOf(film.shownKeys, width, film.mode, { isUpright: true }), k.x, k.y, k.width, k.height);
-  pen.rect(k.x, k.y, k.width, k.height * (1 - share), pen.colours.sunk);
+  pen.rect(k, "sunk");
+  pen.image(heatOf(film.shownKeys, width, film.mode, { isUpright: true }), k);
+  pen.rect(k * (1 - share), "sunk");
   if (share === 1) paintCells(pen, k, width, data.shown.length, (row, column) => film.shownKeys[column * width + row]);
   paintTitle(pen, k, "Keys", { tone: "key", shape: `${width} numbers each` });
-  if (share === 1 && layout.keyColumn >= 0) pen.edge(k.x + layout.keyColumn * row, k.y, row, k.height, pen.colours.key, 2);
-  paintNames(pen, film, grid.x - 6, { room: 54 });
-  paintColumnNames(pen, film, grid.x, grid.y - 6);
+  if (share === 1 && layout.keyColumn >= 0) pen.edge(k.x + layout.keyColumn * row, k.y, row, k.height, "key", 2);
 }
 
-const TITLES = [["softmax", "Attention pattern"], ["mask", "Masked scores"], ["scale", "Scores"], ["dots", "Query · key"]];
-
-export function paintAttention(pen, film, progress) {
-  const { data, layout } = film;
-  const { grid } = layout.boxes;
-  const stage = stageOf(film, progress);
-  paintSides(pen, film, eased(arrival(progress, film.indexOf("qk"))));
+export function paintAttention(pen, film) {
+  const { data, layout: { boxes: { grid, q, k } } } = film;
+  const stage = stageOf(film);
+  const sides = film.shareOf("qk");
+  paintSides(pen, film, sides);
   paintGrid(pen, film, stage);
   paintChosen(pen, film);
+  paintGridNames(pen, film, stage);
   const [, title] = TITLES.find(([id]) => stage[id] > 0.5) ?? TITLES.at(-1);
-  paintTitle(pen, { ...grid, y: grid.y + grid.height + 44 }, `${title}, head ${data.head}`, {
+  const isWhole = pen.x(grid.x) >= 0 && pen.x(grid.x + grid.width) <= pen.size.width;
+  if (isWhole) paintTitle(pen, { ...grid, y: grid.y + grid.height + 38 }, `${title}, head ${data.head}`, {
     shape: `[${data.shown.length}, ${data.shown.length}]`,
   });
-  if (pen.scale < 0.4) paintTitle(pen, grid, "Attention", { isLarge: true, gap: 24 });
-  paintEdgeNames(pen, film);
+  paintPart(pen, { ...q, y: k.y }, `Attention, head ${data.head}`);
   paintBars(pen, film);
-  paintValues(pen, film, eased(arrival(progress, film.indexOf("values"))));
+  paintValues(pen, film, film.shareOf("values"));
 }

@@ -1,81 +1,118 @@
-// Draws the camera's view in scene coordinates, using only methods of SvgContext: on a canvas or in a saved file.
+// Draws in scene coordinates with the methods of SvgContext: on a canvas or in a saved file.
 
 const MONO = "ui-monospace, monospace";
 const SANS = "system-ui, sans-serif";
 const SMALLEST = 10; // CSS pixels of any letter
 const THICKEST = 7; // CSS pixels of any line
 const HIDDEN = 7.5; // a text that would be smaller than this is left out
+const TALL = 1.15; // the height of a line, relative to its letters
+const APART = 1; // CSS pixels between two texts
 
 const widths = new Map(); // of texts at 10 px, by font and text
 
-/** The width of a text in CSS pixels, cached because every frame needs it. */
-export function widthOf(context, text, size, family, weight = "") {
+/** The width of a text in CSS pixels, cached for the next frames. */
+function widthOf(context, text, size, family = SANS, weight = "") {
   const key = `${weight}${family}${text}`;
-  let width = widths.get(key);
-  if (width === undefined) {
+  if (!widths.has(key)) {
     if (widths.size > 4000) widths.clear();
     context.font = `${weight}10px ${family}`;
-    width = context.measureText(text).width;
-    widths.set(key, width);
+    widths.set(key, context.measureText(text).width);
   }
-  return (width * size) / 10;
+  return (widths.get(key) * size) / 10;
 }
 
-/** The text, cut with … if it is wider than the space. */
-export function fitted(context, text, room, size, family, weight) {
-  if (widthOf(context, text, size, family, weight) <= room) return text;
-  let kept = Math.max(1, Math.floor((text.length * room) / widthOf(context, text, size, family, weight)) - 1);
-  while (kept > 1 && widthOf(context, `${text.slice(0, kept)}…`, size, family, weight) > room) kept -= 1;
+/** The text, cut with … to fit a width. */
+export function fitted(context, text, room, ...font) {
+  const wide = widthOf(context, text, ...font);
+  if (wide <= room) return text;
+  let kept = Math.max(1, Math.floor((text.length * room) / wide) - 1);
+  while (kept > 1 && widthOf(context, `${text.slice(0, kept)}…`, ...font) > room) kept -= 1;
   return `${text.slice(0, kept)}…`;
 }
 
+const meets = (a, b) => a.x < b.x + b.width + APART && b.x < a.x + a.width + APART && a.y < b.y + b.height && b.y < a.y + a.height;
+
+/** Split a text into lines that fit a width. */
+export function linesOf(context, text, room, size) {
+  const lines = [""];
+  for (const word of text.split(/\s+/)) {
+    const longer = lines.at(-1) === "" ? word : `${lines.at(-1)} ${word}`;
+    if (widthOf(context, longer, size) <= room) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
 export class Pen {
-  /** view: {width, height} of the picture in CSS pixels; middle: the height of the camera's centre in it. */
-  constructor(context, { width, height, middle, colours, camera }) {
-    this.context = context;
-    this.colours = colours;
-    this.size = { width, height };
-    this.scale = width / camera.span;
+  texts = []; // kept for `write`
+  drawn = []; // texts with their boxes in CSS pixels
+  omitted = [];
+
+  /** width, height: of the picture in CSS pixels; camera: see cameraOver. */
+  constructor(context, { width, height, colours, camera }) {
+    Object.assign(this, { context, colours, size: { width, height }, scale: width / camera.span });
     this.left = width / 2 - camera.x * this.scale;
-    this.top = middle - camera.y * this.scale;
+    this.top = height / 2 - camera.y * this.scale;
   }
 
   x = (x) => this.left + x * this.scale;
   y = (y) => this.top + y * this.scale;
 
-  /** Whether a part of the rectangle is in the picture. */
-  sees(x, y, width, height) {
-    const [left, top] = [this.x(x), this.y(y)];
-    return left < this.size.width && top < this.size.height && left + width * this.scale > 0 && top + height * this.scale > 0;
+  /** [whether it is seen, its place in CSS pixels, the rest] of arguments that begin with a box or four numbers. */
+  #split(args) {
+    const [x, y, width, height, ...rest] = typeof args[0] === "object" ? [...["x", "y", "width", "height"].map((side) => args[0][side]),
+      ...args.slice(1)] : args;
+    const place = [this.x(x), this.y(y), width * this.scale, height * this.scale];
+    const isSeen = place[0] < this.size.width && place[1] < this.size.height && place[0] + place[2] > 0 && place[1] + place[3] > 0;
+    return [isSeen, place, rest];
   }
 
-  rect(x, y, width, height, colour, alpha = 1) {
-    if (!this.sees(x, y, width, height)) return;
+  /** Whether a part of the rectangle is in the picture. */
+  sees = (...args) => this.#split(args)[0];
+
+  /** Call draw(context) with that opacity. */
+  #with(alpha = 1, draw) {
     this.context.globalAlpha = alpha;
-    this.context.fillStyle = colour;
-    this.context.fillRect(this.x(x), this.y(y), width * this.scale, height * this.scale);
+    draw(this.context);
     this.context.globalAlpha = 1;
   }
 
-  /** The edge of a rectangle; thickness in CSS pixels. */
-  edge(x, y, width, height, colour, thickness = 1) {
-    if (!this.sees(x, y, width, height)) return;
-    this.context.strokeStyle = colour;
-    this.context.lineWidth = thickness;
-    this.context.strokeRect(this.x(x), this.y(y), width * this.scale, height * this.scale);
+  /** rect(box or x, y, width, height, colour, alpha) */
+  rect(...args) {
+    const [isSeen, place, [colour, alpha]] = this.#split(args);
+    if (!isSeen) return;
+    this.#with(alpha, (context) => {
+      context.fillStyle = this.colours[colour];
+      context.fillRect(...place);
+    });
   }
 
-  /** A line through points [[x, y], …]; thickness in units of the scene, 1 to 7 CSS pixels; an arrow's head at the end. */
+  /** A rectangle that hides kept texts. */
+  cover(...args) {
+    this.rect(...args);
+    const [, [x, y, width, height]] = this.#split(args);
+    this.texts = this.texts.filter((each) => !meets(each.box, { x, y, width, height }));
+  }
+
+  /** The edge of a rectangle; its last argument: its thickness in CSS pixels. */
+  edge(...args) {
+    const [isSeen, place, [colour, thickness = 1]] = this.#split(args);
+    if (!isSeen) return;
+    this.context.strokeStyle = this.colours[colour];
+    this.context.lineWidth = thickness;
+    this.context.strokeRect(...place);
+  }
+
+  /** A line through points [[x, y], …]; thickness in units of the scene, 1 to 7 CSS pixels. */
   line(points, colour, { thickness = 2, alpha = 1, isArrow = false } = {}) {
-    const { context } = this;
-    context.globalAlpha = alpha;
-    context.strokeStyle = colour;
-    context.lineWidth = Math.max(1, Math.min(thickness * this.scale, THICKEST));
-    context.beginPath();
-    points.forEach(([x, y], i) => (i ? context.lineTo(this.x(x), this.y(y)) : context.moveTo(this.x(x), this.y(y))));
-    context.stroke();
-    if (isArrow) this.#head(points.at(-2), points.at(-1), colour);
-    context.globalAlpha = 1;
+    this.#with(alpha, (context) => {
+      context.strokeStyle = this.colours[colour];
+      context.lineWidth = Math.max(1, Math.min(thickness * this.scale, THICKEST));
+      context.beginPath();
+      points.forEach(([x, y], i) => (i ? context.lineTo(this.x(x), this.y(y)) : context.moveTo(this.x(x), this.y(y))));
+      context.stroke();
+      if (isArrow) this.#head(points.at(-2), points.at(-1), colour);
+    });
   }
 
   #head([fromX, fromY], [toX, toY], colour) {
@@ -83,7 +120,7 @@ export class Pen {
     const angle = Math.atan2(toY - fromY, toX - fromX);
     const size = Math.max(5, Math.min(12, 14 * this.scale));
     const corner = (turn) => [this.x(toX) - size * Math.cos(angle + turn), this.y(toY) - size * Math.sin(angle + turn)];
-    context.fillStyle = colour;
+    context.fillStyle = this.colours[colour];
     context.beginPath();
     context.moveTo(this.x(toX), this.y(toY));
     context.lineTo(...corner(0.45));
@@ -94,83 +131,93 @@ export class Pen {
 
   /** Circles [[x, y, radius], …] of one colour, as one shape. */
   circles(all, colour, alpha = 1) {
-    const { context } = this;
-    context.globalAlpha = alpha;
-    context.fillStyle = colour;
-    context.beginPath();
-    for (const [x, y, radius] of all) {
-      const r = radius * this.scale;
-      if (r < 0.3) continue;
-      context.moveTo(this.x(x) + r, this.y(y));
-      context.arc(this.x(x), this.y(y), r, 0, 2 * Math.PI);
-    }
-    context.fill();
-    context.globalAlpha = 1;
+    this.#with(alpha, (context) => {
+      context.fillStyle = this.colours[colour];
+      context.beginPath();
+      for (const [x, y, radius] of all) {
+        const r = radius * this.scale;
+        if (r < 0.3) continue;
+        context.moveTo(this.x(x) + r, this.y(y));
+        context.arc(this.x(x), this.y(y), r, 0, 2 * Math.PI);
+      }
+      context.fill();
+    });
   }
 
   /** Slanted lines in rectangles [[x, y, width, height], …]: masked cells. */
   hatch(all, colour, alpha = 1) {
-    const { context } = this;
-    context.globalAlpha = alpha;
-    context.strokeStyle = colour;
-    context.lineWidth = 1;
-    context.beginPath();
-    for (const [x, y, width, height] of all) {
-      if (!this.sees(x, y, width, height)) continue;
-      const [left, top] = [this.x(x), this.y(y)];
-      const [wide, tall] = [width * this.scale, height * this.scale];
-      const step = Math.max(4, tall / 4);
-      for (let at = step; at < wide + tall; at += step) {
-        context.moveTo(left + Math.max(0, at - tall), top + Math.min(at, tall));
-        context.lineTo(left + Math.min(at, wide), top + Math.max(0, at - wide));
+    this.#with(alpha, (context) => {
+      context.strokeStyle = this.colours[colour];
+      context.lineWidth = 1;
+      context.beginPath();
+      for (const each of all) {
+        const [isSeen, [left, top, wide, tall]] = this.#split(each);
+        if (!isSeen) continue;
+        const step = Math.max(4, tall / 4);
+        for (let at = step; at < wide + tall; at += step) {
+          context.moveTo(left + Math.max(0, at - tall), top + Math.min(at, tall));
+          context.lineTo(left + Math.min(at, wide), top + Math.max(0, at - wide));
+        }
       }
-    }
-    context.stroke();
-    context.globalAlpha = 1;
+      context.stroke();
+    });
   }
 
-  /** A small canvas, with one cell per pixel. */
-  image(canvas, x, y, width, height, alpha = 1) {
-    if (!this.sees(x, y, width, height)) return;
-    this.context.globalAlpha = alpha;
-    this.context.imageSmoothingEnabled = false;
-    this.context.drawImage(canvas, this.x(x), this.y(y), width * this.scale, height * this.scale);
-    this.context.globalAlpha = 1;
+  image(canvas, ...args) {
+    const [isSeen, place, [alpha]] = this.#split(args);
+    if (!isSeen) return;
+    this.#with(alpha, (context) => {
+      context.imageSmoothingEnabled = false;
+      context.drawImage(canvas, ...place);
+    });
   }
 
   /**
-   * A text at a point. Its size is in units of the scene, limited to 10 to `most` CSS pixels; below 7.5 CSS pixels it
-   * is omitted. room: its largest width in units of the scene; isUpright: it reads upwards.
+   * Keep a text for `write`. size and room, its largest width, are in units of the scene; it has 10 to `most` CSS pixels,
+   * and is omitted where it would have less than 7.5, unless isAlways. isUpright: it reads upwards.
    */
-  text(text, x, y, { size = 14, most = 16, align = "left", colour = "ink", family = SANS, weight = "", room = null, alpha = 1,
+  text(text, x, y, { size = 14, most = Math.min(17, size), align = "left", colour = "ink", family = SANS, weight = "", room = null,
     isUpright = false, isAlways = false } = {}) {
-    const wanted = size * this.scale;
-    if (wanted < HIDDEN && !isAlways) return;
-    const { context } = this;
-    const pixels = Math.round(Math.max(SMALLEST, Math.min(most, wanted)));
+    if (!text || (size * this.scale < HIDDEN && !isAlways)) return;
+    const pixels = Math.round(Math.max(SMALLEST, Math.min(most, size * this.scale)));
     const [left, top] = [this.x(x), this.y(y)];
-    if (left < -400 || top < -40 || left > this.size.width + 400 || top > this.size.height + 40) return;
-    const shown = room === null ? text : fitted(context, text, room * this.scale, pixels, family, weight);
-    context.globalAlpha = alpha;
-    context.font = `${weight}${pixels}px ${family}`;
-    context.fillStyle = this.colours[colour] ?? colour;
-    context.textAlign = align;
-    context.textBaseline = "middle";
-    if (isUpright) {
-      context.save();
-      context.translate(left, top);
-      context.rotate(-Math.PI / 2);
-      context.fillText(shown, 0, 0);
-      context.restore();
-    } else {
-      context.fillText(shown, left, top);
-    }
-    context.globalAlpha = 1;
+    const shown = room === null ? text : fitted(this.context, text, room * this.scale, pixels, family, weight);
+    const long = widthOf(this.context, shown, pixels, family, weight);
+    if (left < -long || top < -long || left > this.size.width + long || top > this.size.height + long) return;
+    const before = { left: 0, center: 0.5, right: 1 }[align] * long;
+    const tall = pixels * TALL;
+    const box = isUpright ? { x: left - tall / 2, y: top - long + before, width: tall, height: long }
+      : { x: left - before, y: top - tall / 2, width: long, height: tall };
+    this.texts.push({ text: shown, left, top, box, font: `${weight}${pixels}px ${family}`, colour, align, isUpright,
+      rank: Number(weight !== "") + Number(isAlways) });
   }
 
-  /** A number, in the font of numbers. */
   number(text, x, y, more) {
     this.text(text, x, y, { family: MONO, align: "center", ...more });
+  }
+
+  /** Write the kept texts, bold ones first. A text that crosses the edge or an earlier text is omitted. */
+  write() {
+    const { context, size } = this;
+    const isIn = ({ x, y, width, height }) => x >= 0 && y >= 0 && x + width <= size.width && y + height <= size.height;
+    context.textBaseline = "middle";
+    for (const each of this.texts.sort((a, b) => b.rank - a.rank)) {
+      const isFree = isIn(each.box) && !this.drawn.some(({ box }) => meets(box, each.box));
+      (isFree ? this.drawn : this.omitted).push(each);
+      if (!isFree) continue;
+      context.font = each.font;
+      context.fillStyle = this.colours[each.colour];
+      context.textAlign = each.align;
+      if (each.isUpright) {
+        context.save();
+        context.translate(each.left, each.top);
+        context.rotate(-Math.PI / 2);
+        context.fillText(each.text, 0, 0);
+        context.restore();
+      } else {
+        context.fillText(each.text, each.left, each.top);
+      }
+    }
   }
 }
 

@@ -1,7 +1,8 @@
-// Playback of a film: play, travel to a stop, scrub. It draws nothing and is independent of components.
+// Playback of a film: play, travel to a stop, scrub. It draws nothing.
 import { between, eased, progressAt, secondsAt, secondsOf } from "./camera.js";
 
 const TRAVEL_MS = 900; // for travelling to a selected stop
+const STILL_MS = 4000; // at each stop, with reduced motion
 
 const wantsLessMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -14,12 +15,14 @@ export class Player {
   isPlaying = false;
 
   /** onMove(progress): at each moment to draw; onRest(progress): when it has stopped; onPlay(isPlaying). */
-  constructor({ onMove, onRest, onPlay }) {
-    Object.assign(this, { onMove, onRest, onPlay });
+  constructor(handlers) {
+    Object.assign(this, handlers);
   }
 
+  #within = (progress) => Math.max(0, Math.min(this.count - 1, progress));
+
   #show(progress) {
-    this.progress = Math.max(0, Math.min(this.count - 1, progress));
+    this.progress = this.#within(progress);
     if (this.isPlaying) this.goal = this.progress;
     this.onMove(this.progress);
   }
@@ -28,53 +31,46 @@ export class Player {
     cancelAnimationFrame(this.#frame);
     clearTimeout(this.#timer);
     this.#frame = this.#timer = null;
-    if (this.isPlaying) {
-      this.isPlaying = false;
-      this.onPlay(false);
-    }
+    if (this.isPlaying) this.onPlay(this.isPlaying = false);
   }
 
-  /** Call step(milliseconds since the beginning) in each frame until it returns true. */
+  #rest() {
+    this.#end();
+    this.onRest(this.progress);
+  }
+
+  /** Call step(milliseconds) in each frame until it returns true. */
   #run(step) {
     let began = null;
     const frame = (now) => {
-      began ??= now;
-      if (step(now - began)) {
-        this.#end();
-        this.onRest(this.progress);
-      } else {
-        this.#frame = requestAnimationFrame(frame);
-      }
+      if (step(now - (began ??= now))) this.#rest();
+      else this.#frame = requestAnimationFrame(frame);
     };
     this.#frame = requestAnimationFrame(frame);
   }
 
-  /** Stop at the current place. */
   pause() {
-    const wasMoving = this.#frame !== null || this.#timer !== null;
-    this.#end();
     this.goal = this.progress;
-    if (wasMoving) this.onRest(this.progress);
+    if (this.#frame !== null || this.#timer !== null) this.#rest();
   }
 
-  /** Move to a progress at once. */
   seek(progress) {
     this.#end();
     this.#show(progress);
     this.goal = this.progress;
   }
 
-  /** Travel to a progress; at once with the system setting for reduced motion. */
+  /** Travel to a progress; at once with reduced motion. */
   travel(progress) {
-    this.#end();
     const from = this.progress;
-    const to = Math.max(0, Math.min(this.count - 1, progress));
-    this.goal = to;
+    const to = this.#within(progress);
     if (wantsLessMotion() || from === to) {
-      this.#show(to);
-      this.onRest(this.progress);
+      this.seek(to);
+      this.onRest(to);
       return;
     }
+    this.#end();
+    this.goal = to;
     this.#run((ms) => {
       const share = Math.min(1, ms / TRAVEL_MS);
       this.#show(share === 1 ? to : between(from, to, eased(share)));
@@ -82,15 +78,16 @@ export class Player {
     });
   }
 
-  /**
-   * Play from here, or from the beginning if this is the end; with reduced motion, from stop to stop without
-   * travelling.
-   */
+  /** Travel to the next stop, by 1 or -1. */
+  step(by) {
+    this.travel(by > 0 ? Math.floor(this.goal + 0.01) + 1 : Math.ceil(this.goal - 0.01) - 1);
+  }
+
+  /** Play from here, or from the beginning if this is the end. */
   play() {
     this.#end();
     if (this.progress >= this.count - 1) this.#show(0);
-    this.isPlaying = true;
-    this.onPlay(true);
+    this.onPlay(this.isPlaying = true);
     if (wantsLessMotion()) {
       this.#leap();
       return;
@@ -107,13 +104,9 @@ export class Player {
   #leap() {
     this.#timer = setTimeout(() => {
       this.#show(Math.floor(this.progress) + 1);
-      if (this.progress < this.count - 1) {
-        this.#leap();
-      } else {
-        this.#end();
-        this.onRest(this.progress);
-      }
-    }, 4000);
+      if (this.progress < this.count - 1) this.#leap();
+      else this.#rest();
+    }, STILL_MS);
   }
 
   close() {

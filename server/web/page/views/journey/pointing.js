@@ -5,12 +5,9 @@ import { format, percent } from "../../core/numbers.js";
 const BY_ROW = ["tokens", "embed", "position", "pre", "norm", "q"];
 const BY_COLUMN = ["k", "bars", "v", "weighted"];
 
-/**
- * {query} or {key} or both, as positions, at a place in CSS pixels of the last painted picture; null without a word
- * there.
- */
+/** {query} or {key} or both, as positions, at a place in CSS pixels of the picture; null without a word there. */
 export function foundAt({ pen, layout, data }, left, top) {
-  if (!pen || top > pen.size.height - pen.below) return null;
+  if (!pen) return null;
   const [x, y] = [(left - pen.left) / pen.scale, (top - pen.top) / pen.scale];
   const isIn = (name) => {
     const box = layout.boxes[name];

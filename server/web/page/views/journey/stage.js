@@ -13,29 +13,20 @@ import { foundAt, saysOf } from "./pointing.js";
 const COLOURS = ["ink", "muted", "line", "paper", "raised", "sunk", "query", "key", "value", "accent", "positive", "negative"];
 
 /** The colours of the page as plain strings: reading them from the style in each frame takes longer than drawing. */
-function coloursNow() {
-  const named = palette();
-  return Object.fromEntries(COLOURS.map((name) => [name, named[name]]));
-}
-
-const ABOVE = 440; // CSS pixels of the page above the canvas on a wide screen
-
-/** The canvas's height for its width, in CSS pixels: on one screen with the shared text. */
-const heightFor = (width) => (width < 600 ? 480 : Math.max(440, Math.min(innerHeight - ABOVE, Math.round(width * 0.55))));
+const coloursNow = (named = palette()) => Object.fromEntries(COLOURS.map((name) => [name, named[name]]));
 
 /** The progress that the address names. */
-function placeOf(film, { journey_stop: stop, journey_between: rest }) {
-  return film.indexOf(stop) + rest;
-}
+const placeOf = (film, { journey_stop: stop, journey_between: rest }) => film.indexOf(stop) + rest;
 
-/** No pan or zoom by the user; restored at the next stop. */
-const NOT_ASIDE = { x: 0, y: 0, zoom: 1 };
+const NOT_ASIDE = { x: 0, y: 0, zoom: 1 }; // no pan or zoom by the user
+
+const films = new WeakMap(); // by canvas
+/** The film that a canvas shows; its pen has the texts of the last picture. */
+export const filmOn = (canvas) => films.get(canvas);
 
 /**
- * {canvas, scrubber, player, look, stop, isPlaying, drawAt, seconds, savers}: shared by the stage's parts. canvas and
- * scrubber: refs; look({x, y, zoom}): pans the picture by CSS pixels and zooms it; stop: the index of the nearest
- * stop; drawAt(share): draws on the canvas at that share of the film's time, 0 to 1, for recording; seconds: the
- * film's length.
+ * {canvas, scrubber: refs; player; look({x, y, zoom}): pans by CSS pixels and zooms; stop: the index of the nearest stop;
+ * isPlaying; drawAt(share): draws with a caption at that share of the film's time, for recording; savers}: shared by the stage's parts.
  */
 export function useStage(film) {
   const canvas = useRef(null);
@@ -45,13 +36,19 @@ export function useStage(film) {
   const latest = useRef({});
   const [nearest, playing] = useMemo(() => [new Store(0), new Store(false)], []);
   const aside = useRef(NOT_ASIDE);
-  const drawMoment = (progress) => {
+  const drawMoment = (progress, hasCaption = false) => {
     const { film: shown, colours } = latest.current;
-    if (shown && canvas.current?.width) drawOn(canvas.current, shown, progress, { colours, aside: aside.current });
+    const { current: to } = canvas;
+    if (!shown || !to?.width) return;
+    const scale = devicePixelRatio || 1;
+    const context = to.getContext("2d", { alpha: false });
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    films.set(to, shown);
+    paint(context, shown, progress, { width: to.width / scale, height: to.height / scale, colours, aside: aside.current, hasCaption });
   };
   const look = ({ x = 0, y = 0, zoom = 1 }) => {
     const now = aside.current;
-    const scale = latest.current.film.pen.scale;
+    const { scale } = latest.current.film.pen;
     aside.current = { x: now.x + x / scale, y: now.y + y / scale, zoom: Math.max(0.2, Math.min(40, now.zoom * zoom)) };
     drawMoment(player.progress);
   };
@@ -66,102 +63,89 @@ export function useStage(film) {
     onPlay: (is) => playing.set(is),
   }), []);
   useEffect(() => () => player.close(), []);
-  const width = useWidth(canvas, film !== null);
+  const { width, height } = useSize(canvas, film !== null);
   useLayoutEffect(() => {
     if (!film || !width) return;
     latest.current = { film, colours: coloursNow() };
     const isNew = player.count !== film.stops.length;
     player.count = film.stops.length;
-    sized(canvas.current, width);
+    const scale = devicePixelRatio || 1;
+    Object.assign(canvas.current, { width: Math.round(width * scale), height: Math.round(height * scale) });
     if (isNew) player.seek(placeOf(film, selection));
     else player.onMove(player.progress);
     if (!isNew || !selection.journey_plays) return;
     select({ journey_plays: false });
     player.play();
-  }, [film, width, mode]);
+  }, [film, width, height, mode]);
   useEffect(() => {
     if (!film || player.isPlaying) return;
     const wanted = placeOf(film, selection);
     if (Math.abs(wanted - player.progress) > 0.006) player.travel(wanted);
   }, [selection.journey_stop, selection.journey_between]);
+  useArrows(player);
   return {
     canvas, scrubber, player, look,
     stop: useStore(nearest),
     isPlaying: useStore(playing),
-    seconds: film ? secondsOf(film.stops.length) : 0,
-    drawAt: (share) => drawMoment(progressAt(share * secondsOf(film.stops.length), film.stops.length)),
+    drawAt: (share) => drawMoment(progressAt(share * secondsOf(film.stops.length), film.stops.length), true),
     savers: film && savers((context, size) => paint(context, film, player.progress,
-      { ...size, colours: coloursNow(), aside: aside.current }),
-      width, heightFor(width), mode),
+      { ...size, colours: coloursNow(), aside: aside.current }), width, height, mode),
   };
 }
 
-/** Write the place to the address: the stop, and the progress after it. */
+/** Let arrows walk from anywhere in the view. The document gets a key before the window, where arrows choose a head. */
+function useArrows(player) {
+  useEffect(() => {
+    const press = (event) => event.target.closest?.(TAKEN) || keyPressed({ player }, event, STEPS);
+    document.addEventListener("keydown", press);
+    return () => document.removeEventListener("keydown", press);
+  }, []);
+}
+
+/** Write the place to the address. */
 function remember(film, progress) {
   const stop = Math.min(film.stops.length - 1, Math.floor(progress + 0.005));
   const rest = Math.max(0, Math.round((progress - stop) * 100) / 100);
   select({ journey_stop: stop === 0 ? "" : film.stops[stop].id, journey_between: rest });
 }
 
-/** The width of the box around the canvas, in whole CSS pixels; 0 until there is one. */
-function useWidth(canvas, isThere) {
-  const [width, setWidth] = useState(0);
+/** {width, height} of the box around the canvas, in whole CSS pixels. */
+function useSize(canvas, isThere) {
+  const [size, setSize] = useState({ width: 0, height: 0 });
   useLayoutEffect(() => {
     if (!isThere) return undefined;
-    const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
+    const observer = new ResizeObserver(([{ contentRect }]) =>
+      setSize({ width: Math.floor(contentRect.width), height: Math.floor(contentRect.height) }));
     observer.observe(canvas.current.parentElement);
     return () => observer.disconnect();
   }, [isThere]);
-  return width;
+  return size;
 }
 
-function sized(canvas, width) {
-  const scale = devicePixelRatio || 1;
-  const height = heightFor(width);
-  const [wide, tall] = [Math.round(width * scale), Math.round(height * scale)];
-  if (canvas.width === wide && canvas.height === tall) return;
-  [canvas.width, canvas.height] = [wide, tall];
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-}
-
-function drawOn(canvas, film, progress, options) {
-  const scale = devicePixelRatio || 1;
-  const context = canvas.getContext("2d", { alpha: false });
-  context.setTransform(scale, 0, 0, scale, 0, 0);
-  paint(context, film, progress, { width: canvas.width / scale, height: canvas.height / scale, ...options });
-}
-
+const TAKEN = "input, textarea, select, [role=application], [role=dialog]"; // these use the arrow keys themselves
 const ZOOMS = { "+": 1.5, "=": 1.5, "-": 1 / 1.5 };
-const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+const STEPS = { ArrowRight: 1, ArrowLeft: -1 };
 
-/** Handle a key on the canvas; returns true if it was used. */
-function keyPressed(stage, key) {
+/** Handle a key: all keys of the picture, or with `only` those in it. */
+function keyPressed(stage, event, only = null) {
+  const { key } = event;
+  if (event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented || (only && !(key in only))) return;
   const { player } = stage;
-  const last = player.count - 1;
-  const go = (to) => player.travel(Math.max(0, Math.min(last, to)));
-  if (key in STEPS) go(nextOf(player.goal, STEPS[key]));
+  const go = (to) => player.travel(to);
+  if (key in STEPS) player.step(STEPS[key]);
   else if (/^[0-9]$/.test(key)) go(key === "0" ? 9 : Number(key) - 1);
   else if (key in ZOOMS) stage.look({ zoom: ZOOMS[key] });
   else if (key === "Home") go(0);
-  else if (key === "End") go(last);
+  else if (key === "End") go(Infinity);
   else if (key === " " || key === "Enter") (player.isPlaying ? player.pause() : player.play());
   else if (key === "Escape") (player.isPlaying ? player.pause() : go(0));
-  else return false;
-  return true;
+  else return;
+  event.preventDefault();
+  event.stopPropagation();
 }
 
-/** The next stop from a progress in a direction. */
-export const nextOf = (progress, step) => (step > 0 ? Math.floor(progress + 0.01) + 1 : Math.ceil(progress - 0.01) - 1);
-
-/** The canvas with its keys, and its description for screen readers. */
 export function Canvas({ stage, film }) {
   const { canvas, stop } = stage;
-  const onKeyDown = (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey || !keyPressed(stage, event.key)) return;
-    event.preventDefault();
-    event.stopPropagation();
-  };
   const [pointed, setPointed] = useState(null);
   const at = (event) => {
     const edge = canvas.current.getBoundingClientRect();
@@ -189,10 +173,10 @@ export function Canvas({ stage, film }) {
   const label = `The journey of “${word}” through the model, ${film.stops.length} stops; ` +
     "arrow keys go from one to the next, space plays";
   return html`<div class="journey-canvas">
-    <canvas ref=${canvas} role="application" aria-roledescription="film" tabindex="0" onKeyDown=${onKeyDown}
+    <div><canvas ref=${canvas} role="application" aria-roledescription="film" tabindex="0" onKeyDown=${(event) => keyPressed(stage, event)}
       onClick=${pick} onWheel=${zoom} onPointerMove=${move} onPointerLeave=${() => setPointed(null)}
       onPointerDown=${(event) => { drag.current = { x: event.clientX, y: event.clientY, isMoving: false }; }}
-      aria-label=${label} aria-describedby="journey-said"></canvas>
+      aria-label=${label} aria-describedby="journey-said"></canvas></div>
     <p class="readout" aria-hidden="true">${pointed ? saysOf(film, pointed) : "\u00a0"}</p>
     <p class="unseen" id="journey-said" aria-live="polite">${stage.isPlaying || !film.stops[stop] ? "" : described(film, stop)}</p>
   </div>`;

@@ -1,4 +1,4 @@
-// The card of a lesson: its steps, with the sentences that are true for the served model; and the list of lessons.
+// The card of a lesson, with the sentences that are true for the served model; or the list of lessons.
 import { json, useAnswer } from "../../core/fetching.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { clamp, useCapabilities } from "../../core/model.js";
@@ -6,22 +6,20 @@ import { initialState, select, state, useSelection } from "../../core/state.js";
 import { Answer, Problem, Progress } from "../../parts/problem.js";
 import { VIEWS } from "../../views.js";
 import { LIST, closeLesson, openLesson } from "./opening.js";
-import { cornerAwayFrom, pixels, useTarget } from "./spotlight.js";
+import { pixels, useTarget } from "./spotlight.js";
 import { Values } from "./values.js";
 
 /** The JSON of a file of the page's own folder of lessons. */
 const fileOf = (name, _, options) =>
   json(new URL(`../../lessons/${encodeURIComponent(name)}.json`, import.meta.url).href, null, options);
 
-async function allLessons(_, __, options) {
-  const names = await fileOf(LIST, null, options);
-  return Promise.all(names.map(async (name) => ({ name, ...(await fileOf(name, null, options)) })));
-}
+const allLessons = async (_, __, options) =>
+  Promise.all((await fileOf(LIST, null, options)).map(async (name) => ({ name, ...(await fileOf(name, null, options)) })));
 
 export const Card = ({ name }) => (name === LIST ? html`<${List} />` : html`<${Lesson} name=${name} />`);
 
-/** A card in a corner, which takes the keyboard's focus each time `at` changes. */
-function Corner({ title, aside, closes, at, target = null, onArrow, children }) {
+/** A card that takes the keyboard's focus each time `at` changes. */
+function Panel({ title, aside, closes, at, target = null, onArrow, children }) {
   const card = useRef(null);
   useLayoutEffect(() => card.current.focus({ preventScroll: true }), [at]); // before the next key
   const onKeyDown = (event) => {
@@ -33,7 +31,7 @@ function Corner({ title, aside, closes, at, target = null, onArrow, children }) 
   };
   return html`
     ${target && html`<div class="lesson-outline" aria-hidden="true" style=${pixels(target)}></div>`}
-    <div class=${`lesson card ${cornerAwayFrom(target)}`} role="dialog" aria-labelledby="lesson-title" tabindex="-1"
+    <div class="lesson card" role="dialog" aria-labelledby="lesson-title" tabindex="-1"
       ref=${card} onKeyDown=${onKeyDown}>
       <div class="lesson-head"><h2 id="lesson-title">${title}</h2><span class="hint">${aside}</span>
         <button type="button" class="quiet" aria-label=${closes} onClick=${() => closeLesson()}>✕</button></div>
@@ -43,11 +41,12 @@ function Corner({ title, aside, closes, at, target = null, onArrow, children }) 
 
 function List() {
   const answer = useAnswer(allLessons, LIST, null);
-  return html`<${Corner} title="Lessons" closes="Close the list" at=${LIST}>
+  return html`<${Panel} title="Lessons" closes="Close the list" at=${LIST}>
     <p class="hint">Each walks through the views on a text of its own. All numbers come from the served model.</p>
-    <${Answer} answer=${answer}>${(lessons) => html`<ul class="lesson-list">${lessons.map(({ name, title, about, steps }) =>
-      html`<li key=${name}><button type="button" onClick=${() => openLesson(name)}><b>${title}</b>
-        <span>${about} <i>${steps.length} steps</i></span></button></li>`)}</ul>`}<//>
+    <${Answer} answer=${answer}>${(lessons) => [...new Set(lessons.map(({ group }) => group))].map((group) => html`
+      <h3>${group}</h3><ul class="lesson-list">${lessons.filter((lesson) => lesson.group === group).map(({ name, title, about, steps }) =>
+        html`<li key=${name}><button type="button" onClick=${() => openLesson(name)}><b>${title}</b>
+          <span>${about} <i>${steps.length} steps</i></span></button></li>`)}</ul>`)}<//>
   <//>`;
 }
 
@@ -58,14 +57,14 @@ function Lesson({ name }) {
   const steps = useMemo(() => (lesson && isFor(lesson, capabilities) ? lesson.steps.filter((step) => isThere(step, capabilities))
     : []), [lesson, capabilities]);
   if (steps.length) return html`<${Walk} lesson=${lesson} steps=${steps} />`;
-  return html`<${Corner} title=${lesson?.title ?? "Lesson"} closes="Close the lesson" at=${name}>
+  return html`<${Panel} title=${lesson?.title ?? "Lesson"} closes="Close the lesson" at=${name}>
     <${Progress} active=${answer.loading} label="Opening…" />
     <${Problem} error=${answer.error} retry=${answer.retry} />
     ${lesson && html`<p>${lesson.otherwise}</p>`}
   <//>`;
 }
 
-/** Whether a lesson or a step is for a model: it names no models, or this one's kind, architecture, family or name. */
+/** Whether a lesson or a step names no models, or this one's kind, architecture, family or name. */
 const isFor = (part, { kind, architecture, family, model }) =>
   !part.for || part.for.some((name) => [kind, architecture, family, model].includes(name));
 
@@ -96,7 +95,7 @@ function Walk({ lesson, steps }) {
     if (at + by >= 0 && at + by < steps.length) select({ lesson_step: at + by + 1 }, { remember: true });
   };
   const isLast = at === steps.length - 1;
-  return html`<${Corner} title=${step.title} aside=${`${at + 1} of ${steps.length}`} closes="Close the lesson" at=${step}
+  return html`<${Panel} title=${step.title} aside=${`${at + 1} of ${steps.length}`} closes="Close the lesson" at=${step}
     target=${target} onArrow=${go}>
     <div aria-live="polite">
       ${at === 0 && lesson.follows && html`<p class="hint">This lesson follows ${lesson.follows}.</p>`}
@@ -116,20 +115,16 @@ function Walk({ lesson, steps }) {
   <//>`;
 }
 
-/** Whether a step shows one head in a view that can show the changed model. */
+/** Whether a step shows one head in a view of the changed model. */
 const isOfHead = ({ view, select: chosen = {} }) => "head" in chosen && ["attention", "why", "moves"].includes(view);
 
 const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."
   : `${count} sentences are left out, because they are not true of this model.`);
 
-/**
- * {step, look}: the complete selection of a step, independent of earlier settings, without parts that the model
- * lacks.
- */
+/** {step, look}: the complete selection of a step, without parts that the model lacks. */
 async function lookOf(step, lesson, values) {
   const { lesson: _, lesson_step: __, model: ___, ...plain } = initialState;
   const entries = Object.entries({ text: lesson.text, ...lesson.select, ...step.select });
   const filled = await Promise.all(entries.map(async ([field, value]) => [field, await values.fill(value)]));
-  const chosen = Object.fromEntries(filled.filter(([, value]) => value !== null));
-  return { step, look: { ...plain, ...chosen, view: step.view } };
+  return { step, look: { ...plain, ...Object.fromEntries(filled.filter(([, value]) => value !== null)), view: step.view } };
 }

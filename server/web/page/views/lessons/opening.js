@@ -7,7 +7,7 @@ export const LIST = "list";
 let opener = null; // the element with the keyboard's focus before
 let before = null; // the user's selection before; null if an address opened the lesson
 
-/** Open a lesson at its first step, or the list of them. */
+/** Open a lesson, or the list of them. */
 export function openLesson(name) {
   if (state.value.lesson === "") {
     opener = document.activeElement;
@@ -16,7 +16,7 @@ export function openLesson(name) {
   select({ lesson: name, lesson_step: 1 }, { remember: true });
 }
 
-/** Close the lesson or the list. The user's text and selection are restored, unless isToStay keeps the current ones. */
+/** Close it, and restore the user's text and selection unless isToStay keeps the current ones. */
 export function closeLesson({ isToStay = false } = {}) {
   const rest = isToStay || before === null ? {} : { ...before, model: state.value.model };
   const { lesson, lesson_step } = initialState;

@@ -1,5 +1,4 @@
-// The numbers quoted by a lesson, fetched from the served model, and the sentences with them. docs/lessons.md
-// describes the language; none of it is executed as code.
+// The numbers quoted by a lesson, from the served model, and the sentences with them: see docs/lessons.md.
 import { json } from "../../core/fetching.js";
 import { shownToken } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
@@ -11,33 +10,30 @@ const NEAR = 0.01; // largest difference of "near" numbers, relative to the larg
 
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 const dot = (a, b) => sum(a.map((number, i) => number * b[i]));
-const size = (vector) => Math.sqrt(dot(vector, vector));
-
 const FUNCTIONS = {
   sum: (...parts) => sum(parts.flat()),
   difference: (a, b) => a - b,
   product: (...parts) => parts.reduce((a, b) => a * b),
   ratio: (a, b) => a / b,
-  root: (a) => Math.sqrt(a),
-  exp: (a) => Math.exp(a),
-  length: size,
+  root: Math.sqrt,
+  exp: Math.exp,
+  length: (vector) => Math.hypot(...vector),
   dot,
-  cosine: (a, b) => dot(a, b) / (size(a) * size(b)),
+  cosine: (a, b) => dot(a, b) / Math.hypot(...a) / Math.hypot(...b),
 };
 
 const FORMATS = { percent, grouped, token: shownToken, number: format };
 
-/** A number in a sentence: integers with all digits. */
 const written = (number) => (Number.isInteger(number) ? grouped(number) : format(number));
 
-// The list in an answer with the layers, heads and positions of an array's indices.
+// the list in an answer that names an array's indices
 const PLACES = { layer: "layers", head: "heads", query: "query_positions", key: "key_positions", position: "positions" };
 
 /** The value at a path such as "rows[component=key].share"; undefined if there is none. */
 function at(value, path) {
   return [...path.matchAll(/\[([^\]]*)\]|[^.[\]]+/g)].reduce((inner, [whole, bracketed]) => {
     const step = bracketed ?? whole;
-    if (inner === null || inner === undefined) return undefined;
+    if (inner == null) return undefined;
     const [name, wanted] = step.split("=");
     if (wanted !== undefined) return inner.find((one) => String(one[name]) === wanted);
     return Array.isArray(inner) && step !== "length" ? inner.at(Number(step)) : inner[step];
@@ -52,9 +48,8 @@ function extreme(lists, names, sign, answer) {
     else if (inner !== null && (best === null || sign * inner > sign * best.value)) best = { value: inner, places };
   };
   walk(lists, []);
-  if (!best) return null;
-  const named = names.map((name, i) => [name, answer[PLACES[name]]?.[best.places[i]] ?? best.places[i]]);
-  return { value: best.value, ...Object.fromEntries(named) };
+  return best && { value: best.value,
+    ...Object.fromEntries(names.map((name, i) => [name, answer[PLACES[name]]?.[best.places[i]] ?? best.places[i]])) };
 }
 
 /** The position of the last token of a word's nth occurrence in a text. */
@@ -66,11 +61,10 @@ async function positionOf({ word, nth = 1, text }) {
   }
   const { offsets } = await json("tokenize", { prompt: text, return_token_strs: true, return_offsets: true });
   const end = Array.from(text.slice(0, begin + word.length)).length; // the server counts characters
-  const position = offsets.findLastIndex(([first, after]) => first < end && after > first);
-  return position < 0 ? null : position;
+  return offsets.findLastIndex(([first, after]) => first < end && after > first);
 }
 
-/** The values of one lesson, each fetched at its first use. A value that the model does not have is null. */
+/** The values of one lesson, each fetched at its first use; null if the model lacks it. */
 export class Values {
   #lesson;
   #asked = new Map();
@@ -79,7 +73,7 @@ export class Values {
     this.#lesson = lesson;
   }
 
-  /** The promise of a named value; it is rejected only if a retry may succeed. */
+  /** A named value; rejected only if a retry may succeed. */
   get(name) {
     if (!this.#asked.has(name)) {
       const finding = this.#find(name).catch((error) => {
@@ -105,7 +99,7 @@ export class Values {
     return extreme(found, given.largest ?? given.smallest, given.largest ? 1 : -1, start);
   }
 
-  /** Return a part of a lesson with its quotes replaced by their values; null if a quoted value is null. */
+  /** A part of a lesson with its quotes replaced by their values; null if one is null. */
   async fill(part) {
     if (typeof part === "string") return this.#fillText(part, String);
     if (part === null || typeof part !== "object") return part;
@@ -114,19 +108,16 @@ export class Values {
     return Array.isArray(part) ? filled : Object.fromEntries(Object.keys(part).map((name, i) => [name, filled[i]]));
   }
 
-  /** write: formats a number in a text with more than one quote, if the quote names no format. */
+  /** write: formats a number without a format in a text with more than one quote. */
   async #fillText(text, write) {
     const alone = ONE_QUOTE.exec(text);
     if (alone) return this.#quoted(alone);
-    const parts = [];
-    let end = 0;
-    for (const match of text.matchAll(QUOTE)) {
-      const value = await this.#quoted(match);
-      if (value === null) return null;
-      parts.push(text.slice(end, match.index), typeof value === "number" ? write(value) : value);
-      end = match.index + match[0].length;
-    }
-    return parts.join("") + text.slice(end);
+    const values = await Promise.all([...text.matchAll(QUOTE)].map((match) => this.#quoted(match)));
+    if (values.includes(null)) return null;
+    return text.replace(QUOTE, () => {
+      const value = values.shift();
+      return typeof value === "number" ? write(value) : value;
+    });
   }
 
   async #quoted([whole, name, path, how]) {
@@ -136,7 +127,7 @@ export class Values {
     return found === null || !how ? found : FORMATS[how](found);
   }
 
-  /** Whether a condition holds: relations joined by " and ", such as "{weight} > 0.3". */
+  /** Whether relations such as "{weight} > 0.3", joined by " and ", hold. */
   async holds(condition) {
     for (const one of condition.split(" and ")) {
       const [, left, relation, right] = RELATION.exec(one);
@@ -146,14 +137,12 @@ export class Values {
     return true;
   }
 
-  /** {said, left}: the sentences true for the model, and the number of false ones without an alternative. */
+  /** {said, left}: the true sentences, and the number of false ones without an alternative. */
   async say(sentences) {
     const said = [];
     let left = 0;
     for (const sentence of sentences) {
-      const isPlain = typeof sentence === "string";
-      const isTold = isPlain || (await this.holds(sentence.if));
-      const words = isPlain ? sentence : isTold ? sentence.say : sentence.else;
+      const words = typeof sentence === "string" ? sentence : (await this.holds(sentence.if)) ? sentence.say : sentence.else;
       if (words === "") continue; // no sentence for such models
       const filled = words === undefined ? null : await this.#fillText(words, written);
       if (filled === null) left += 1;
@@ -163,7 +152,7 @@ export class Values {
   }
 }
 
-/** A side of a relation: converted to a number if possible; true and false as words. */
+/** A side of a relation: a number if possible; true and false as words. */
 function operand(side) {
   if (typeof side === "boolean") return String(side);
   return typeof side === "string" && side.trim() !== "" && Number.isFinite(Number(side)) ? Number(side) : side;
