@@ -14,6 +14,7 @@ from tests.support.processes import Server
 from tests.support.shared import once, shared_server
 
 PAIR = "Which girl lived there?"
+EIFFEL = "They saw the Eiffel Tower in"
 
 
 def card_of(page: Page) -> Locator:
@@ -73,6 +74,20 @@ def test_what_the_parts_predict_stands_beside_what_was_measured(open_view: Open,
     expect(shown.locator(".note")).to_have_text([written(reasons["value"] - row["predicted"]) for row in rows])
     (both,) = [row for row in reasons["verify"] if len(row["words"]) > 1]
     expect(card).to_contain_text(f"Without all {len(both['words'])} words at once it is {written(both['measured'])}")
+
+
+@pytest.mark.parametrize("model", ["fables", pytest.param("smollm2", marks=pytest.mark.nightly)])
+def test_the_largest_bar_is_the_word_whose_removal_changes_the_logit_most(
+    page: Page, server: Server, model: str
+) -> None:
+    at = server if model == "fables" else shared_server(model)
+    show(page, at, "contributions", text=EIFFEL)
+    body = {"input": EIFFEL, "num_tokens": 1, "explain": {"verify": 16}}
+    reasons = ask(at, "/v1/next", body)["data"][0]["reasons"]
+    (most,) = max(reasons["verify"][:-1], key=lambda row: abs(row["measured"] - reasons["value"]))["words"]
+    name = f"{most['token'].strip()} ({most['position']})"
+    expect(card_of(page).locator(".bars tbody tr").first.locator("th")).to_have_text(name)
+    assert model == "fables" or name == "iffel (4)"
 
 
 @pytest.fixture(scope="module", params=[pytest.param(3, marks=pytest.mark.nightly), 1])

@@ -109,20 +109,6 @@ class SpanQuestion:
         return without(self.model.config, words, {stack: n for stack, n in lengths.items() if n}, means)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sentence:
-    """A sentence of an answer: characters of its content, and generated tokens."""
-
-    text: str
-    start: int
-    first_token: int
-    end_token: int
-
-    @property
-    def tokens(self) -> slice:
-        return slice(self.first_token, self.end_token)
-
-
 @dataclass(slots=True)
 class SpanReasons:
     """The numbers of one answer, computed as its sentences need them. There are A tokens and S spans."""
@@ -211,72 +197,65 @@ class SpanReasons:
         results = await run_all(self.of.model, works) if works else []
         self.without |= {span: _logprobs(each.tensors) for span, each in zip(left, results, strict=True)}
 
-    async def sentence(self, sentence: _Sentence) -> dict[str, Any]:
+    async def sentence(self, sentence: Span, text: str) -> dict[str, Any]:
         """Return the reasons of a sentence, as `schemas.judgements.reasons.SpanReasons` describes them."""
+        own = slice(sentence.first_token, sentence.end_token)
         await self.estimate(sentence.end_token)
-        estimates = np.sum(self.estimates[sentence.tokens], 0)
-        count = self.of.options.verify
-        strongest = np.argsort(-np.abs(estimates), kind="stable")[:count].tolist()
+        estimates = np.sum(self.estimates[own], 0)
+        strongest = np.argsort(-np.abs(estimates), kind="stable")[: self.of.options.verify].tolist()
         await self.measure(strongest)
-        value, logprob = math.fsum(self.values[sentence.tokens]), float(self.logprobs[sentence.tokens].sum())
-        removed = [float(self.without[span][sentence.tokens].sum()) for span in strongest]
-        effects = [each - logprob for each in removed]
+        value, logprob = math.fsum(self.values[own]), float(self.logprobs[own].sum())
+        removed = np.array([self.without[span][own].sum() for span in strongest])
+        rows = zip(strongest, removed.tolist(), (removed - logprob).tolist(), _shares(removed - logprob), strict=True)
         parts = zip(self.of.spans, estimates.tolist(), _shares(estimates), strict=True)
-        rows = zip(strongest, removed, effects, _shares(np.array(effects)), strict=True)
         return {
             "by": "span",
-            "text": sentence.text,
-            "start": sentence.start,
-            "end": sentence.start + len(sentence.text),
-            "tokens": (sentence.first_token, sentence.end_token),
+            "text": text,
+            **_place(sentence),
             "logprob": logprob,
             "value": value,
             "rest": value - float(estimates.sum()),
-            "parts": [{**_place(span), "estimate": estimate, "share": share} for span, estimate, share in parts],
+            "parts": [
+                {"message": span.message, **_place(span), "estimate": estimate, "share": share}
+                for span, estimate, share in parts
+            ],
             "verify": [dict(zip(("span", "logprob", "effect", "share"), row, strict=True)) for row in rows]
-            if count
+            if self.of.options.verify
             else None,
         }
 
 
 async def reasons_of_sentences(question: SpanQuestion, answered: Answered) -> AsyncIterator[dict[str, Any]]:
     """Yield the reasons of each sentence of an answer, in order, as each is ready. Raises ApiError."""
-    found = _sentences_of(answered)
+    content = answered.message.content or ""
+    found = _sentences_of(content, answered.pieces)
     if not found:
         return
     token_ids = answered.token_ids[: found[-1].end_token]
     reasons = SpanReasons(question, question.with_answer(token_ids), token_ids)
     await reasons.begin()
     for sentence in found:
-        yield await reasons.sentence(sentence)
+        yield await reasons.sentence(sentence, content[sentence.start : sentence.end])
 
 
-def _sentences_of(answered: Answered) -> list[_Sentence]:
-    """Return the sentences of an answer's content, at most `MAX_SPANS`.
+def _sentences_of(content: str, pieces: Sequence[Piece]) -> list[Span]:
+    """Return the sentences of an answer's content as spans of message 0 and of the generated tokens, at most
+    `MAX_SPANS`.
 
     The content may be a part of the generated text, which also has reasoning and calls: each sentence is searched in
     that text, from its end.
     """
-    content = answered.message.content or ""
-    written = "".join([piece.text for piece in answered.pieces])
-    starts, ends = _token_offsets(answered.pieces)
-    places, found, before = sentences(content), list[tuple[Span, int]](), len(written)
-    for start, end in reversed(places):
+    written = "".join([piece.text for piece in pieces])
+    places, ranges, before = list[tuple[int, int]](), list[tuple[int, int]](), len(written)
+    for start, end in reversed(sentences(content)):
         place = written.rfind(content[start:end], 0, before)
         if place >= 0:
-            found.insert(0, (Span(0, start, end, 0, 0), place))
+            places.insert(0, (start, end))
+            ranges.insert(0, (place, place + end - start))
             before = place
-    ranges = [(place, place + span.end - span.start) for span, place in found]
-    tokens = ranges_of_tokens(ranges, starts, ends)
-    spans = [
-        Span(0, span.start, span.end, *range_)
-        for (span, _), range_ in zip(found, tokens, strict=True)
-        if range_[0] < range_[1]
-    ]
-    return [
-        _Sentence(content[span.start : span.end], span.start, span.first_token, span.end_token)
-        for span in at_most(spans, MAX_SPANS)
-    ]
+    tokens = ranges_of_tokens(ranges, *_token_offsets(pieces))
+    found = [Span(0, *place, *range_) for place, range_ in zip(places, tokens, strict=True) if range_[0] < range_[1]]
+    return at_most(found, MAX_SPANS)
 
 
 def _token_offsets(pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
@@ -296,8 +275,7 @@ def _token_offsets(pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
 
 
 def _place(span: Span) -> dict[str, Any]:
-    tokens = (span.first_token, span.end_token)
-    return {"message": span.message, "start": span.start, "end": span.end, "tokens": tokens}
+    return {"start": span.start, "end": span.end, "tokens": (span.first_token, span.end_token)}
 
 
 def _logprobs(tensors: Any) -> Float64:

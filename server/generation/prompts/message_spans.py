@@ -8,6 +8,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, count
 
 from lightwell.server.generation.prompts.prompt import Prompt
 from lightwell.server.generation.prompts.sentences import sentences
@@ -18,7 +19,7 @@ MAX_SPANS = 64
 """Most spans of a chat, and most explained sentences of its answer."""
 _FIRST_MARK = 0xF0000
 _MARK = re.compile("([\U000f0000-\U000ffffd])")
-"""A mark: a private character of Unicode's plane 15. Text n begins with mark 2 n and ends with mark 2 n + 1."""
+"""A mark: a private character of Unicode's plane 15. Each text has two, one before it and the next one after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +36,20 @@ class Span:
     """Range of tokens in the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """The text of a message, or of one of its parts, without white space around it."""
-
-    message: int
-    start: int
-    """Its first character in the message's text."""
-    text: str
-
-
 def with_marks(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages with marks around their texts."""
-    texts = [part for message in messages for part in _parts(message)]
-    marked = iter([_marked(number, text) for number, text in enumerate(texts)])
+    """Return the messages with marks around their texts, without the white space around these."""
+    marks = map(chr, count(_FIRST_MARK))
+
+    def marked(text: str) -> str:
+        return text.replace(own := text.strip(), f"{next(marks)}{own}{next(marks)}", 1)
+
     found = []
     for message in messages:
         content = message.content
         if isinstance(content, str):
-            content = next(marked)
+            content = marked(content)
         elif content is not None:
-            content = [{**part, "text": next(marked)} for part in content]
+            content = [{**part, "text": marked(part["text"])} for part in content]
         found.append(message.model_copy(update={"content": content}))
     return found
 
@@ -71,20 +65,15 @@ def spans_of(messages: Sequence[ChatMessage], marked: str, prompt: Prompt) -> li
         marked: the text of the prompt with the marks.
         prompt: with its text and offsets.
     """
-    pieces, places, length = [], dict[int, int](), 0
-    for number, piece in enumerate(_MARK.split(marked)):
-        if number % 2:
-            places[ord(piece) - _FIRST_MARK] = length
-        else:
-            pieces.append(piece)
-            length += len(piece)
-    text = "".join(pieces)
+    pieces = _MARK.split(marked)
+    text = "".join(pieces[::2])
+    places = dict(zip(pieces[1::2], accumulate(map(len, pieces[::2])), strict=False))
+    marks = map(chr, count(_FIRST_MARK))
     spans = []
-    if text == prompt.text:
-        for number, own in enumerate(_texts(messages)):
-            begin, end = places.get(2 * number, -1), places.get(2 * number + 1, -1)
-            if 0 <= begin < end and text[begin:end] == own.text:
-                spans += _spans(own, begin, prompt)
+    for message, start, own in _texts(messages):
+        begin, end = places.get(next(marks), -1), places.get(next(marks), -1)
+        if text == prompt.text and 0 <= begin < end and text[begin:end] == own:
+            spans += _spans(message, start, own, begin, prompt)
     if not spans:
         raise BadRequest(
             "explain.by: the places of the messages in the prompt are unknown, because the prompt was cut or the chat "
@@ -119,17 +108,17 @@ def ranges_of_tokens(
     return list(zip(firsts, [*firsts[1:], max(last, firsts[-1])] if firsts else [], strict=True))
 
 
-def _spans(own: _Text, begin: int, prompt: Prompt) -> list[Span]:
-    """Return the spans of a text that begins at character `begin` of the prompt."""
+def _spans(message: int, start: int, own: str, begin: int, prompt: Prompt) -> list[Span]:
+    """Return the spans of a text that begins at character `start` of the message and `begin` of the prompt."""
     assert prompt.offsets is not None
     length = len(prompt.ids) - prompt.num_ending
     starts, ends = prompt.offsets[: 2 * length : 2], prompt.offsets[1 : 2 * length : 2]
-    places = sentences(own.text)
-    tokens = ranges_of_tokens([(begin + start, begin + end) for start, end in places], starts, ends)
+    places = [place for place in sentences(own) if any(map(str.isalnum, own[slice(*place)]))]
+    tokens = ranges_of_tokens([(begin + first, begin + end) for first, end in places], starts, ends)
     return [
-        Span(own.message, own.start + start, own.start + end, first, last)
-        for (start, end), (first, last) in zip(places, tokens, strict=True)
-        if first < last
+        Span(message, start + place[0], start + place[1], *range_)
+        for place, range_ in zip(places, tokens, strict=True)
+        if range_[0] < range_[1]
     ]
 
 
@@ -145,22 +134,12 @@ def _joined(spans: Sequence[Span], size: int) -> list[Span]:
     return found
 
 
-def _parts(message: ChatMessage) -> list[str]:
-    if message.content is None or isinstance(message.content, str):
-        return [] if message.content is None else [message.content]
-    return [part["text"] for part in message.content]
-
-
-def _texts(messages: Sequence[ChatMessage]) -> Iterator[_Text]:
-    """Yield the texts in the order of their marks; the parts of a message are joined by a line break."""
+def _texts(messages: Sequence[ChatMessage]) -> Iterator[tuple[int, int, str]]:
+    """Yield the number of the message, the first character in its text, and the text without white space around it, of
+    each text, in the order of their marks. The parts of a message are joined by a line break.
+    """
     for number, message in enumerate(messages):
-        start = 0
-        for part in _parts(message):
-            yield _Text(number, start + len(part) - len(part.lstrip()), part.strip())
+        start, content = 0, () if message.content is None else message.content
+        for part in [content] if isinstance(content, str) else [each["text"] for each in content]:
+            yield number, start + len(part) - len(part.lstrip()), part.strip()
             start += len(part) + 1
-
-
-def _marked(number: int, text: str) -> str:
-    own, first = text.strip(), _FIRST_MARK + 2 * number
-    before = text[: len(text) - len(text.lstrip())]
-    return f"{before}{chr(first)}{own}{chr(first + 1)}{text[len(before) + len(own) :]}"

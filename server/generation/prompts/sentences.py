@@ -1,7 +1,7 @@
 """Sentences of a text: plain text, Markdown and code, as ranges of characters.
 
-A sentence ends at its punctuation, a paragraph, heading, table row or list item at its end, and code at each line.
-Independent of tokens and models.
+A sentence ends at its punctuation, a paragraph, heading, table row or list item at its end, and code at each line. A
+fenced block without a language is text. Independent of tokens and models.
 """
 
 import re
@@ -43,7 +43,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         position += len(line) + 1
         is_fence = line.lstrip().startswith(("```", "~~~"))
-        is_code ^= is_fence
+        is_code = not is_code and line.strip(" `~") != "" if is_fence else is_code
         if is_code or is_fence or not _is_continued(line, following):
             yield begin, min(position, len(text)), is_code or line.startswith(("    ", "\t"))
             begin = position
@@ -71,8 +71,5 @@ def _is_end(text: str, start: int, match: re.Match[str], end: int) -> bool:
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    while text[start].isspace():
-        start += 1
-    while text[end - 1].isspace():
-        end -= 1
-    return start, end
+    part = text[start:end]
+    return start + len(part) - len(part.lstrip()), start + len(part.rstrip())

@@ -99,6 +99,22 @@ async def test_spans_are_the_sentences_of_the_messages(writer: Site) -> None:
         assert sum(part["estimate"] for part in parts) + each["rest"] == pytest.approx(each["value"])
 
 
+async def test_an_empty_message_has_no_span(writer: Site) -> None:
+    messages = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": ""}, *MESSAGES[1:]]
+    (choice,) = (await ask(writer, messages=messages, explain={"by": "span"}))["choices"]
+    prompt, parts = rendered(messages).decode(), choice["reasons"][0]["parts"]
+    assert [part["message"] for part in parts] == [0, 2, 2, 2, 2]
+    assert prompt[slice(*parts[1]["tokens"])].strip() == "Oslo is cold."
+
+
+async def test_a_line_without_letters_belongs_to_the_span_before_it(writer: Site) -> None:
+    messages = [{"role": "user", "content": "notes.txt:\n```\nOslo is cold. Rome is warm.\n```\nWhere is it wet?"}]
+    (choice,) = (await ask(writer, messages=messages, explain={"by": "span"}))["choices"]
+    prompt = rendered(messages).decode()
+    read = [prompt[slice(*part["tokens"])] for part in choice["reasons"][0]["parts"]]
+    assert read == ["notes.txt:\n```\n", "Oslo is cold. ", "Rome is warm.\n```\n", "Where is it wet?"]
+
+
 @pytest.mark.parametrize("versus", ["next", None, "q"])
 async def test_estimates_are_the_sums_of_the_parts_of_words(writer: Site, versus: str | None) -> None:
     await check_estimates(writer, versus=versus)

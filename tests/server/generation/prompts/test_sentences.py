@@ -59,6 +59,18 @@ def test_each_line_of_code_is_a_sentence() -> None:
     assert texts(code) == code.split("\n")
 
 
+def test_a_fenced_block_without_a_language_is_text() -> None:
+    assert texts("notes.txt:\n```\nOne. Two.\n```\nThree. Four.") == [
+        "notes.txt:",
+        "```",
+        "One.",
+        "Two.",
+        "```",
+        "Three.",
+        "Four.",
+    ]
+
+
 def test_the_ranges_cover_all_but_white_space() -> None:
     for seed in range(50):
         draw = random.Random(seed)

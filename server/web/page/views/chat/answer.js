@@ -1,16 +1,17 @@
 // An answer, or the continuation of a text, while it is written: it is in `live`, and in the conversation when it ends.
-import { askStream } from "../../core/api.js";
 import { Store } from "../../core/store.js";
 import { find, update } from "./history.js";
 import { fullContext, requestFor } from "./requests.js";
-import { changesOf, withChange, withTurn } from "./tree.js";
+import { askAnswer } from "./sources.js";
+import { changesOf, pathTo, withChange, withTurn } from "./tree.js";
 
 /** {chat, turn}: the id of the conversation, and the turn as it is so far; null while nothing is written. */
 export const live = new Store(null);
 
 let running = null; // {abort, settle}: of the answer that is written now
+let last = null; // the abort of the last answer: its sources may still arrive
 
-export const stop = () => running?.abort.abort();
+export const stop = () => last?.abort();
 
 /** Append a turn to a conversation and show it; returns its id. */
 export function addTurn(chatId, turn) {
@@ -60,6 +61,7 @@ export async function grow(chatId, id, options) {
     live.set(null);
   };
   running = { abort, settle };
+  last = abort;
   let frame = null;
   const show = () => {
     frame = null;
@@ -73,10 +75,13 @@ export async function grow(chatId, id, options) {
     else {
       const body = { ...request.body, return_token_ids: true };
       if (chat.kind === "text") body.seed = writer.takeSeed(body, options);
-      for await (const { choices } of askStream(request.route, body, { signal: abort.signal })) {
+      const events = askAnswer(request.route, body, pathTo(chat, start.parent), { signal: abort.signal });
+      for await (const { choices, explained } of events) {
+        if (explained) update(chatId, (now) => withChange(now, id, explained));
         for (const choice of choices) {
           const isFirst = writer.add(choice);
           if (choice.finish_reason) end = { reason: choice.finish_reason };
+          if (choice.finish_reason && chat.kind === "chat") settle(end); // its sources come later
           if (isFirst || document.hidden) show(); // the first token at once, the others with the next frame
           else frame ??= requestAnimationFrame(show);
         }

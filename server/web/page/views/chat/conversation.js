@@ -10,6 +10,7 @@ import { Problem } from "../../parts/problem.js";
 import { Term } from "../../parts/term.js";
 import { CopyMenu } from "../../parts/tools.js";
 import { addTurn, answer, answerOnBothSides, grow, live, stop } from "./answer.js";
+import { Causes } from "./causes.js";
 import { Composer } from "./composer.js";
 import { begin, chatNow, find, history, noteShown, open, shareText, update } from "./history.js";
 import { Icon, IconButton } from "./icon.js";
@@ -116,6 +117,7 @@ export function Conversation({ kind, modes }) {
       ${!saved && (isDraft || !options.isPair) && html`<${Composer} id=${chat.id} isBusy=${isBusy} onSend=${actions.send} onStop=${stop}
         kind=${kind} label=${options.isPair ? "Text (the encoder reads it)" : isText ? "Text" : "Message"} dropped=${dropped}
         onTaken=${() => setDropped(null)} />`}
+      ${!saved && html`<${Causes} chat=${chat} model=${options.model} />`}
     </section>
     ${side === "settings" && html`<aside class="chat-options" aria-label="Settings"><header><h2>Settings</h2>
       <button type="button" class="quiet" aria-label="Close the settings" onClick=${() => setSide("")}>✕</button></header>
@@ -219,7 +221,8 @@ function partsOf({ reasoning, text: whole }, text) {
 function Welcome({ kind, model, onPick }) {
   return html`<div class="welcome">${kind === "chat"
     ? html`<p>Talk to <b>${model}</b></p>
-      <p class="hint">Then turn on X-ray <${Icon} of="xray" /> to see the probability of each token and its alternatives.</p>`
+      <p class="hint">Then point at a word of the answer to see the words that caused it, or turn on X-ray <${Icon} of="xray" /> to
+      see the probability of each token and its alternatives.</p>`
     : html`<p>Let <b>${model}</b> continue a text</p>
       <p class="hint">The model gives every <${Term} of="token" /> of its <${Term} of="vocabulary" /> a probability, and one is drawn;
         then it reads the longer text and repeats this. Click a token to see its alternatives.</p>`}

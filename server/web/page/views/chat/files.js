@@ -100,6 +100,10 @@ const READERS = {
     return JSON.stringify(list(changes, at, MOST.calls, object));
   },
   end: (value, at) => fields({ reason: name, message: text })({ message: "", ...object(value, at) }, at),
+  sources: listOf(MOST.calls, fields({
+    end: count, parts: listOf(MOST.calls, fields({ turn: count, start: count, end: count, effect: number })),
+  })),
+  lack: text,
   isStructured: isTrue,
   isEdited: isTrue,
   firstMs: number,

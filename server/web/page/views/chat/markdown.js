@@ -6,6 +6,7 @@ import { characterOf, mathOf } from "./math.js";
 
 const DEEPEST = 40; // levels of nesting; deeper ones are shown as their source
 const MOST_COLOURED = 20_000; // characters of code
+const KEYS = "Answer. The left and right arrow keys show the causes of each word, and Enter opens Why.";
 const MOST_COLOURED_LIVE = 3000; // while it is written, since it is coloured again with each token
 
 /** An extension of marked that reads formulas; the pattern's first group that is found is the source. */
@@ -67,7 +68,7 @@ export function Markdown({ text, isLive }) {
   } catch {
     return html`<p class="plain-text">${text}</p>`; // nested too deeply to be read
   }
-  return html`<div class="markdown">${blocks.map((token, i) =>
+  return html`<div class="markdown" tabindex="0" role="group" aria-label=${KEYS}>${blocks.map((token, i) =>
     html`<${Block} key=${i} token=${token} isLive=${isLive && i === blocks.length - 1} />`)}</div>`;
 }
 

@@ -7,6 +7,7 @@ import { Problem } from "../../parts/problem.js";
 import { copy, useSaid } from "../../parts/tools.js";
 import { live } from "./answer.js";
 import { IconButton } from "./icon.js";
+import { Sources } from "./sources.js";
 import { versionsOf } from "./tree.js";
 import { XRay } from "./xray.js";
 
@@ -25,6 +26,7 @@ export function useCode() {
 /** shown: the text before the turn in a text; actions: see conversation.js; more: {chat, model, isPair, sampling, seed, isXRay, isBusy}. */
 export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, more }) {
   const { chat, isBusy } = more;
+  const module = useCode();
   const [isEdited, setEdited] = useState(false);
   const [own, setOwn] = useState(null); // X-ray of this turn only; null: as the conversation
   const isLive = isBusy && live.value?.turn.id === stored.id;
@@ -45,11 +47,17 @@ export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, m
     ${isLive && !turn.text && !turn.reasoning && !turn.calls && html`<p class="waiting" aria-busy="true">
       <span class="unseen">The model reads the conversation…</span><i></i><i></i><i></i></p>`}`;
   const twin = turn.twin && chat.turns.find(({ id }) => id === turn.twin);
-  return html`<article class=${classes("turn", `of-${turn.role}`, isLast && "is-last")} aria-label=${name}>
+  return html`<article class=${classes("turn", `of-${turn.role}`, isLast && "is-last")} data-turn=${turn.id} aria-label=${name}>
     ${isAnswer && !isText && html`<p class="turn-name">${name}${turn.changes && html` <span>edited model</span>`}</p>`}
+<<<<<<< HEAD
     ${twin ? html`<div class="columns"><section class="card side"><h2>${isText ? "Before" : twin.model}</h2>
         ${isText || isXRay ? xray(twin) : html`<${Body} turn=${twin} />`}</section>
       <section class="card side"><h2>${isText ? "After" : turn.model}</h2>${content}</section></div>` : content}
+=======
+    ${twin ? html`<div class="columns"><section class="card side"><h2>Before</h2>${xray(twin)}</section>
+      <section class="card side"><h2>After</h2>${content}</section></div>` : content}
+    ${isAnswer && !isText && !isEdited && !isXRay && !isLive && html`<${Sources} chat=${chat} turn=${turn} code=${module} />`}
+>>>>>>> 485bac10 (Show the causes of a word and the sources of a sentence in Chat)
     ${!isLive && html`<${Ending} turn=${turn} isOpen=${isLast && !isBusy && !saved} isText=${isText} actions=${actions} />
       ${!isEdited && html`<${Buttons} turn=${turn} versions=${versionsOf(chat, turn)} actions=${actions} more=${more}
         onEdit=${() => setEdited(true)} isXRay=${isXRay} onXRay=${() => setOwn(!isXRay)} />`}`}

@@ -1,0 +1,233 @@
+// Why, by pointing: the words of the conversation that caused a word of an answer, as an estimate, then measured.
+import { askJson } from "../../core/api.js";
+import { html, useEffect, useRef, useState } from "../../core/html.js";
+import { format, largest, percent } from "../../core/numbers.js";
+import { select } from "../../core/state.js";
+import { live } from "./answer.js";
+import { promptOf } from "./requests.js";
+import { pathTo } from "./tree.js";
+import { contentOf, highlight, placesOf, rangeOf, wordsOf } from "./words.js";
+
+const POINTED_MS = 120; // of rest until requests are sent
+const LEVELS = [1, 2, 3, 4, 5, -1, -2, -3, -4, -5]; // of the colours for and against a word
+const [MEASURED, SAID, AHEAD] = [5, 3, 8]; // words
+const RUN = 128; // tokens: passes for words of one run end at the same token, so that they are shared
+
+const answers = new Map();
+
+/** The promise of `make(options)`, kept by its key unless it fails; if others have aborted it, it is made again. */
+function kept(map, key, make, options) {
+  if (!map.has(key)) map.set(key, make(options).catch((error) => map.delete(key) && Promise.reject(error)));
+  return map.get(key).catch((error) => {
+    if (error.name !== "AbortError" || options?.signal.aborted) throw error;
+    return kept(map, key, make, options);
+  });
+}
+
+const post = (route, body, { signal, ...more } = {}) => askJson(route, { ...body, ...more }, { signal, isKept: false });
+
+async function scored(prompt, options, changes) {
+  const body = { prompt, echo: true, max_tokens: 0, logprobs: 0, ...changes };
+  const { text, logprobs } = (await post("v1/completions", body, options)).choices[0];
+  return { text, offsets: logprobs.text_offset, logprobs: logprobs.token_logprobs };
+}
+
+/** {answer, words} of a turn that the chosen model has written without changes: its tokens from `first` on, and all words. */
+async function read(column, { chat, model }, id, options) {
+  const turn = chat.turns.find((one) => one.id === id);
+  if (!turn?.ids || turn.model !== model || turn.changes || live.value) return null;
+  if (answers.size > 8) answers.clear();
+  const answer = await kept(answers, [chat.id, id, model, turn.text].join(" "), async (own) => {
+    const { tokens } = await post("tokenize", promptOf(chat, pathTo(chat, turn.parent)));
+    const ids = [...tokens, ...turn.ids];
+    return { ids, first: tokens.length, ...(await scored(ids, own)), estimates: new Map(), without: new Map() };
+  }, options);
+  return { answer, words: wordsUpTo(column, chat, turn, answer) };
+}
+
+/** The shown words with their tokens [first, last). The first token, which is attended to without a reason, has no word. */
+function wordsUpTo(column, chat, turn, { text, offsets, first }) {
+  const places = placesOf(text);
+  const starts = [...offsets.map((place) => places[place]), text.length];
+  let [at, place] = [0, 0];
+  const words = pathTo(chat, turn.id).flatMap((one) => {
+    const content = contentOf(one).trim();
+    const begin = one === turn ? starts[first] : text.indexOf(content, at);
+    if (begin < 0) return []; // the template changes this text
+    at = begin + content.length;
+    return wordsOf(column, one, text, begin).filter(({ end }) => one === turn || end <= at);
+  });
+  for (let i = 1; i < offsets.length; i += 1) {
+    const begin = starts[i] + text.slice(starts[i], starts[i + 1]).search(/\S|$/);
+    while (words[place]?.end <= begin) place += 1;
+    if (begin === starts[i + 1] || !(words[place]?.start <= begin)) continue;
+    words[place].first ??= i;
+    words[place].last = i + 1;
+  }
+  return words.filter((word) => word.first);
+}
+
+/** The parts of the logit of a word's first token, minus the logit of the likeliest other token. */
+async function reasonsOf({ ids }, { first }, by, options) {
+  const body = { input: ids.slice(0, first), num_tokens: 0, explain: { by, versus: ids[first] } };
+  const { parts } = (await post("v1/next", body, options)).data[0].reasons;
+  return parts.map((part) => ({ ...part, value: -part.value })); // the server subtracts the named token
+}
+
+const sum = (values, { first, last }) => values.slice(first, last).reduce((all, value) => all + value, 0);
+const strongest = (causes, count) => largest(causes.map(({ value }) => Math.abs(value)), count).map((i) => causes[i]);
+
+/** [{word, value}]: the contribution of each earlier word. */
+async function estimatesOf({ answer, words }, word, options) {
+  const parts = await kept(answer.estimates, word.first, (own) => reasonsOf(answer, word, "word", own), options);
+  const values = parts.map(({ value }) => value);
+  return words.filter(({ last }) => last <= word.first).map((one) => ({ word: one, value: sum(values, one) }));
+}
+
+/** [{word, value, left}]: the fall of the log-probability without each strong word, and the probability that is left. */
+function effectsOf({ answer }, word, estimates, options) {
+  const prompt = answer.ids.slice(0, Math.ceil(word.last / RUN) * RUN);
+  return Promise.all(strongest(estimates, MEASURED).map(async ({ word: one }) => {
+    const hidden = prompt.map((_, i) => (i >= one.first && i < one.last ? null : 0)); // null is minus infinity
+    const interventions = [{ point: "attn.hook_attn_scores", layer: "all", op: "add", value: [[hidden]] }];
+    const make = (own) => scored(prompt, own, { interventions });
+    const { logprobs } = await kept(answer.without, `${one.first} ${prompt.length}`, make, options);
+    const left = sum(logprobs, word);
+    return { word: one, value: sum(answer.logprobs, word) - left, left: Math.exp(left) };
+  }));
+}
+
+/** Compute the last words of each new answer until the signal; the work stops when a message is sent. */
+function workAhead(column, now, life) {
+  let [abort, last] = [null, null];
+  const work = async ({ chat, turn }, options) => {
+    await new Promise(requestAnimationFrame); // the answer is drawn then
+    const known = now().chat.id === chat && (await read(column, now(), turn.id, options));
+    const own = known ? known.words.filter(({ first, text }) => first >= known.answer.first && /[\p{L}\p{N}]/u.test(text)) : [];
+    for (const word of own.slice(-AHEAD)) await effectsOf(known, word, await estimatesOf(known, word, options), options);
+  };
+  life.addEventListener("abort", live.follow((next) => {
+    abort?.abort();
+    abort = new AbortController();
+    if (last && !next) work(last, { signal: AbortSignal.any([life, abort.signal]), priority: 1000 }).catch(() => {});
+    last = next;
+  }));
+}
+
+/** Open Why at the position that predicted a word, with the head that speaks most for it. */
+async function openWhy({ answer }, word) {
+  const [{ layer, head }] = (await reasonsOf(answer, word, "head")).sort((a, b) => b.value - a.value);
+  const { prompt: text } = await post("detokenize", { tokens: answer.ids.slice(0, word.first), skip_special_tokens: false });
+  const { count } = await post("tokenize", { prompt: text });
+  select({ view: "why", text, layer, head, query: count - 1, key: null });
+}
+
+/** Colour words by their values, relative to the largest. */
+function colour(causes) {
+  const most = Math.max(...causes.map(({ value }) => Math.abs(value)));
+  for (const level of LEVELS) {
+    const own = causes.filter(({ value }) => Math.round((5 * value) / most) === level);
+    highlight(`cause${level}`, own.map(({ word }) => rangeOf(word)));
+  }
+}
+
+/** Colour the causes of a word, and say(text) them: the estimate, then the effects. */
+async function explain(known, word, say, options) {
+  const tell = (causes, name, write) => {
+    if (options.signal.aborted) return;
+    colour(causes);
+    const said = strongest(causes, SAID).map((one) => write(one, `“${one.word.text}”`)).join(", ") || "no word";
+    const chance = percent(Math.exp(sum(known.answer.logprobs, word)));
+    say(`“${word.text}” had ${chance}. ${name}: ${said}. Click for the strongest head.`);
+  };
+  const estimates = await estimatesOf(known, word, options);
+  tell(estimates, "Estimate", ({ value }, text) => `${text} ${value > 0 ? "+" : ""}${format(value)}`);
+  tell(await effectsOf(known, word, estimates, options), "Measured", ({ left }, text) => `${percent(left)} without ${text}`);
+}
+
+/** A function that finds the word of a list at the place of an event. */
+const under = ({ clientX: x, clientY: y }) => (words) => words.find((word) => {
+  const { left, right, top, bottom } = rangeOf(word).getBoundingClientRect();
+  return x >= left && x <= right && y >= top && y <= bottom;
+});
+
+/** Let a column of turns be pointed at until the signal. now(): {chat, model}; say(text, word): the causes of a word, or null. */
+function pointing(column, now, say, life) {
+  let [abort, timer, word, known] = [null, 0, null, null];
+  const point = (found) => {
+    clearTimeout(timer);
+    abort?.abort();
+    word = found;
+    column.classList.toggle("points", Boolean(word));
+    highlight("cause-word", word ? [rangeOf(word)] : []);
+    colour([]);
+    say(null);
+  };
+  const leave = () => {
+    clearTimeout(timer);
+    if (word) point(null);
+  };
+  /** Point at the word of the event's answer that `choose(its words)` returns. Returns whether it was pointed at before. */
+  const find = async ({ target }, choose) => {
+    const turn = target.closest(".of-assistant .markdown")?.closest("[data-turn]");
+    const next = turn && (await read(column, now(), Number(turn.dataset.turn)));
+    const found = next && choose(next.words.filter(({ first }) => first >= next.answer.first));
+    if (found && found.start === word?.start) return true;
+    if (!found) return leave();
+    point(found);
+    known = next;
+    const { signal } = (abort = new AbortController());
+    explain(known, word, (text) => say(text, found), { signal }).catch((error) =>
+      !signal.aborted && say(`The causes are not known: ${error.message}`, found));
+    return false;
+  };
+  const open = () => openWhy(known, word).then(leave, leave);
+  const listeners = {
+    pointermove: (event) => {
+      clearTimeout(timer);
+      if (event.pointerType === "mouse" && !event.buttons) timer = setTimeout(() => find(event, under(event)).catch(leave), POINTED_MS);
+    },
+    pointerleave: (event) => event.pointerType === "mouse" && leave(),
+    focusout: leave,
+    click: async (event) => { // the first tap points, the next one opens; a mouse has pointed before its click
+      if (event.target.closest("a, button") || !getSelection().isCollapsed) return;
+      if (await find(event, under(event)).catch(leave)) open();
+    },
+    keydown: (event) => {
+      const step = event.target.matches(".markdown") && { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (step) {
+        find(event, (words) => {
+          const place = words.findIndex(({ start }) => start === word?.start);
+          return words.at(place < 0 ? Math.min(0, step) : (place + step) % words.length);
+        }).catch(leave);
+      } else if (word && event.key === "Escape") leave();
+      else if (word && event.key === "Enter") open();
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    },
+  };
+  for (const name in listeners) column.addEventListener(name, listeners[name], { signal: life });
+  life.addEventListener("abort", live.follow(leave));
+  life.addEventListener("abort", leave);
+}
+
+/** Pointing in the column of turns next to it. */
+export function Causes({ chat, model }) {
+  const place = useRef(null);
+  const latest = useRef(null);
+  latest.current = { chat, model };
+  const [said, setSaid] = useState(null);
+  useEffect(() => {
+    const life = new AbortController();
+    const column = place.current.parentElement.querySelector(".chat-column");
+    const now = () => latest.current;
+    workAhead(column, now, life.signal);
+    pointing(column, now, (text, word) => {
+      const { left, bottom } = word ? rangeOf(word).getBoundingClientRect() : {};
+      setSaid(text && { text, style: { left: `min(${left}px, 100vw - 23rem)`, top: `min(${bottom + 6}px, 100vh - 6rem)` } });
+    }, life.signal);
+    return () => life.abort();
+  }, [chat.id, model]);
+  return html`<p class=${said ? "tooltip causes" : "unseen"} role="status" ref=${place} style=${said?.style ?? {}}>${said?.text}</p>`;
+}
