@@ -49,15 +49,10 @@ export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, m
   const twin = turn.twin && chat.turns.find(({ id }) => id === turn.twin);
   return html`<article class=${classes("turn", `of-${turn.role}`, isLast && "is-last")} data-turn=${turn.id} aria-label=${name}>
     ${isAnswer && !isText && html`<p class="turn-name">${name}${turn.changes && html` <span>edited model</span>`}</p>`}
-<<<<<<< HEAD
     ${twin ? html`<div class="columns"><section class="card side"><h2>${isText ? "Before" : twin.model}</h2>
         ${isText || isXRay ? xray(twin) : html`<${Body} turn=${twin} />`}</section>
       <section class="card side"><h2>${isText ? "After" : turn.model}</h2>${content}</section></div>` : content}
-=======
-    ${twin ? html`<div class="columns"><section class="card side"><h2>Before</h2>${xray(twin)}</section>
-      <section class="card side"><h2>After</h2>${content}</section></div>` : content}
     ${isAnswer && !isText && !isEdited && !isXRay && !isLive && html`<${Sources} chat=${chat} turn=${turn} code=${module} />`}
->>>>>>> 485bac10 (Show the causes of a word and the sources of a sentence in Chat)
     ${!isLive && html`<${Ending} turn=${turn} isOpen=${isLast && !isBusy && !saved} isText=${isText} actions=${actions} />
       ${!isEdited && html`<${Buttons} turn=${turn} versions=${versionsOf(chat, turn)} actions=${actions} more=${more}
         onEdit=${() => setEdited(true)} isXRay=${isXRay} onXRay=${() => setOwn(!isXRay)} />`}`}
