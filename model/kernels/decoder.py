@@ -1,8 +1,8 @@
-"""Runs a decoder's blocks for a few rows in one call, with the same bits as its kernels one by one: `cpu/decoder.h`.
+"""Runs a decoder's blocks for a few rows in one call, as a program of steps: `cpu/decoder.h`. The bits are those of the
+kernels one by one.
 
-Each product of such a step takes microseconds, and the Python code between products would take as long again. A block
-is x += scale * out(attention(qkv(norm(x)))), x += scale * down(silu(gate) * up) of gate_up(norm(x)); adapters add to
-each product. The ctypes structures have the fields of `cpu/decoder.h`, which describes them.
+Each product of such a step takes microseconds, and the Python code between products would take as long again. The
+ctypes structures have the fields of `cpu/decoder.h`, which describes them; adapters add to each product.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, B keys to a block of the cache, L layers.
 """
@@ -17,14 +17,28 @@ import torch
 from torch import Tensor
 
 from lightwell.model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
-from lightwell.model.kernels.checks import SUFFIXES, address_of, check_tensor
+from lightwell.model.kernels.checks import ACTIVATIONS, SUFFIXES, address_of, check_activation, check_tensor
 from lightwell.model.kernels.library import fields, kernels
-from lightwell.model.kernels.products import BLOCK, BlockedWeight, LaidWeight
+from lightwell.model.kernels.products import BLOCK, BlockedWeight
+from lightwell.model.kernels.program import (
+    AddRows,
+    Attend,
+    EnterHeads,
+    GateRows,
+    JoinRows,
+    Multiply,
+    NormRows,
+    NormWeights,
+    Product,
+    Register,
+    ScaleRows,
+    Step,
+)
 
 _FLOAT32 = (torch.float32,)
-
-PRODUCTS = ("qkv", "out", "gate_up", "down")
-"""The products of a layer, in their order."""
+_RMS, _RMS_ONCE, _LAYER = range(3)
+_NORM, _MULTIPLY, _ENTER, _ATTEND, _READY, _GATE, _ADD, _JOIN, _SCALE = range(9)
+"""`Op` of decoder.h."""
 
 
 class CProduct(ctypes.Structure):
@@ -33,13 +47,26 @@ class CProduct(ctypes.Structure):
     _fields_ = (*fields("p", "weight", "bias"), *fields("l", "form", "num_inputs", "num_outputs"))
 
 
-class CDecoderLayer(ctypes.Structure):
-    """`DecoderLayer` of decoder.h."""
+class CNorm(ctypes.Structure):
+    """`Norm` of decoder.h."""
+
+    _fields_ = (*fields("p", "weight", "bias"), *fields("l", "kind", "width"), *fields("f", "eps"))
+
+
+class CStep(ctypes.Structure):
+    """`Step` of decoder.h."""
 
     _fields_ = (
-        *((name, CProduct) for name in PRODUCTS),
-        *fields("p", "before_attention", "before_mlp", "q_norm", "k_norm", "cos", "sin"),
-        *fields("l", "q_norm_width", "k_norm_width", "num_rotated", "key_range"),
+        *fields("l", "op", "source", "target", "layer"),
+        *fields("p", "next"),
+        ("product", CProduct),
+        *fields("l", "number", "adds", "activation"),
+        *((name, CNorm) for name in ("norm", "k_norm", "v_norm")),
+        *fields("p", "cos", "sin"),
+        *fields("l", "num_rotated"),
+        *fields("p", "bias", "sinks"),
+        *fields("l", "bias_width", "key_range"),
+        *fields("f", "score_scale", "softcap", "scale"),
     )
 
 
@@ -61,48 +88,13 @@ class CMemory(ctypes.Structure):
     _fields_ = fields("p", "keys", "values", "queries")
 
 
-class CDecoderStep(ctypes.Structure):
-    """`DecoderStep` of decoder.h."""
+class CRows(ctypes.Structure):
+    """`Rows` of decoder.h."""
 
     _fields_ = (
-        *fields("p", "key_ranges", "items", "slots", "alone", "memory", "final_norm", "out", "adapted"),
-        *fields("l", "num_items", "num_rows", "width", "num_adapted", "max_rank", "rounds_once"),
-        *fields("f", "eps", "residual_scale"),
+        *fields("p", "key_ranges", "items", "slots", "alone", "memory", "out", "adapted"),
+        *fields("l", "num_items", "num_rows", "width", "num_adapted", "max_rank"),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A weight to multiply by, with a bias [outputs] of the residual stream's dtype."""
-
-    weight: LaidWeight
-    bias: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderLayer:
-    """One block's weights. All norms have the residual stream's dtype, or all are float32 and round once."""
-
-    qkv: Product
-    """d to (H + 2K) D: query heads, key heads, value heads."""
-    out: Product
-    """H D to d."""
-    gate_up: Product
-    """d to 2 ff: gate, then up."""
-    down: Product
-    """ff to d."""
-    before_attention: Tensor
-    """The norm's weight, [d]."""
-    before_mlp: Tensor
-    """[d]"""
-    q_norm: Tensor | None = None
-    """The weight of each head's norm, [D], or of one norm over all, [H D], or None if there is none."""
-    k_norm: Tensor | None = None
-    """The same for keys: [D] or [K D]."""
-    rotary_tables: tuple[Tensor, Tensor] | None = None
-    """cos and sin [positions, rotated] float32, as in `rows.rotate_and_store`; None rotates nothing."""
-    key_range: int = 0
-    """The index of the layer's key range among the step's `key_ranges`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +112,7 @@ class AdapterChanges:
     """An adapter's changes of a decoder's products, which `Decoder.changes` has checked."""
 
     array: "ctypes.Array[CChange]"
-    """[L, 4]"""
+    """Of each product of the program."""
     kept: object
     """The tensors at the addresses in `array`."""
     max_rank: int
@@ -194,44 +186,135 @@ class DecoderRows:
 
 
 class Decoder:
-    """The blocks of one decoder, and the norm after them."""
+    """A program of steps."""
 
     def __init__(
         self,
-        layers: Sequence[DecoderLayer],
-        final_norm: Tensor | None,
+        steps: Sequence[Step],
         *,
         dtype: torch.dtype,
+        width: int,
         num_heads: int,
         num_key_heads: int,
         head_dim: int,
-        eps: float,
-        scale: float,
-        softcap: float | None = None,
-        residual_scale: float = 1.0,
     ) -> None:
-        """Check and keep the layers.
+        """Check and keep the steps.
 
-        dtype: of the residual stream and the cache. final_norm [d]. eps: of all norms. scale, softcap: as in `attend`.
-        residual_scale: the factor of each sublayer's output before it is added to the stream.
+        dtype: of the residual stream and the cache. width: of the stream. Raises ValueError for steps that do not fit.
         """
         if dtype not in SUFFIXES:
             raise ValueError(f"dtype is {dtype}; {', '.join(map(str, SUFFIXES))} are accepted")
-        if not layers:
-            raise ValueError("layers is empty; at least one is accepted")
+        if not steps:
+            raise ValueError("steps is empty; at least one is accepted")
         if num_key_heads < 1 or num_heads < 1 or num_heads % num_key_heads:
             raise ValueError(f"there are {num_heads} heads for {num_key_heads} key heads; a multiple is accepted")
-        self.dtype, self.width = dtype, layers[0].qkv.weight.num_inputs
+        self.dtype, self.width = dtype, width
         self.num_heads, self.num_key_heads, self.head_dim = num_heads, num_key_heads, head_dim
-        self._norm_dtype = layers[0].before_attention.dtype
-        self._rule = {"scale": scale, "softcap": softcap or 0.0}
-        self._eps, self._residual_scale = eps, residual_scale
-        self._kept = [*layers], final_norm
-        self._layers = (CDecoderLayer * len(layers))(*map(self._layer, layers))
-        self._final_norm = None if final_norm is None else self._norm("final_norm", final_norm, self.width)
-        self._num_key_ranges = 1 + max(layer.key_range for layer in layers)
-        lengths = [len(layer.rotary_tables[0]) for layer in layers if layer.rotary_tables is not None]
-        self._num_positions = min(lengths) if lengths else None
+        self._steps = [*steps]
+        self._products = [step.product for step in steps if isinstance(step, Multiply)]
+        attends = [step for step in steps if isinstance(step, Attend)]
+        self._num_layers, self._key_ranges = len(attends), {step.key_range for step in attends}
+        if min(self._key_ranges, default=0) < 0:
+            raise ValueError(f"key_range is {min(self._key_ranges)}; ranges count from 0")
+        tables = [step.rotary_tables for step in steps if isinstance(step, EnterHeads)]
+        self._num_positions = min((len(each[0]) for each in tables if each is not None), default=None)
+        self._reach = min(((step.bias.shape[1] + 1) // 2 for step in attends if step.bias is not None), default=None)
+        self._compile()
+
+    def _compile(self) -> None:
+        """Translate the steps: the step before a `Multiply` makes its rows ready, or one that does nothing else."""
+        widths, found = {Register.STREAM: self.width}, []
+        self._starts, number = [], 0
+        """The translated step with which each step begins."""
+        for i, step in enumerate(self._steps):
+            self._starts.append(len(found))
+            before = self._steps[i - 1] if i else None
+            if isinstance(step, Multiply) and not _writes_rows(before, step.source):
+                found.append(CStep(op=_READY, source=step.source))
+            found.append(self._translated(step, widths))
+            if isinstance(step, Multiply):
+                found[-1].number, number = number, number + 1
+        self._starts.append(len(found))
+        self._array = (CStep * len(found))(*found)
+        for n, each in enumerate(found[1:], 1):
+            if each.op == _MULTIPLY:
+                self._array[n - 1].next = ctypes.addressof(self._array) + n * ctypes.sizeof(CStep)
+
+    def _translated(self, step: Step, widths: dict[Register, int]) -> CStep:
+        """Return a step in the kernels' form. widths: of the rows of each register, which it changes."""
+        width, heads, key_heads = self.width, self.num_heads * self.head_dim, self.num_key_heads * self.head_dim
+        match step:
+            case NormRows(norm, source, target):
+                _check_width(step, source, widths, width)
+                widths[target] = width
+                return CStep(op=_NORM, source=source, target=target, norm=self._norm("norm", norm, width))
+            case Multiply(product, source, target, activation, adds):
+                check_activation(activation)
+                _check_width(step, source, widths, product.weight.num_inputs)
+                outputs = widths[target] = product.weight.num_outputs
+                if outputs != width and (target != Register.WIDE or adds is not None):
+                    raise ValueError(f"a product for {target.name} has {outputs} outputs; {width} are accepted")
+                return CStep(
+                    op=_MULTIPLY,
+                    source=source,
+                    target=target,
+                    product=self._product("product", product, product.weight.num_inputs, outputs),
+                    adds=adds is not None,
+                    scale=adds or 0.0,
+                    activation=ACTIVATIONS[activation],
+                )
+            case EnterHeads(layer, q_norm, k_norm, v_norm, tables):
+                _check_width(step, Register.WIDE, widths, heads + 2 * key_heads)
+                found = CStep(op=_ENTER, source=Register.WIDE, layer=layer)
+                for name, norm, whole in (
+                    ("norm", q_norm, heads),
+                    ("k_norm", k_norm, key_heads),
+                    ("v_norm", v_norm, 0),
+                ):
+                    if norm is not None:
+                        length = self.head_dim if len(norm.weight) == self.head_dim else whole
+                        setattr(found, name, self._norm(name, norm, length))
+                if tables is not None:
+                    cos, sin = tables
+                    for name, table in (("cos", cos), ("sin", sin)):
+                        check_tensor(name, table, _FLOAT32, tuple(cos.shape))
+                    if cos.dim() != 2 or cos.shape[1] % 2 or cos.shape[1] > self.head_dim:
+                        raise ValueError(
+                            f"cos is {list(cos.shape)}; an even number up to {self.head_dim} can be rotated"
+                        )
+                    found.cos, found.sin, found.num_rotated = cos.data_ptr(), sin.data_ptr(), cos.shape[1]
+                return found
+            case Attend(layer, scale, softcap, bias, sinks, key_range):
+                _check_width(step, Register.WIDE, widths, heads + 2 * key_heads)
+                widths[Register.MIXED] = heads
+                bias_width = 0 if bias is None else bias.shape[1]
+                return CStep(
+                    op=_ATTEND,
+                    source=Register.WIDE,
+                    target=Register.MIXED,
+                    layer=layer,
+                    bias=address_of("bias", bias, _FLOAT32, (self.num_heads, bias_width)),
+                    sinks=address_of("sinks", sinks, _FLOAT32, (self.num_heads,)),
+                    bias_width=bias_width,
+                    key_range=1 + key_range,
+                    score_scale=scale,
+                    softcap=softcap or 0.0,
+                )
+            case GateRows(activation):
+                check_activation(activation)
+                inside = widths[Register.MIXED] = widths.get(Register.WIDE, 0) // 2
+                _check_width(step, Register.WIDE, widths, 2 * inside)
+                places = {"source": Register.WIDE, "target": Register.MIXED}
+                return CStep(op=_GATE, **places, activation=ACTIVATIONS[activation])
+            case AddRows(scale):
+                _check_width(step, Register.NORMED, widths, width)
+                return CStep(op=_ADD, scale=scale)
+            case JoinRows():
+                _check_width(step, Register.NORMED, widths, width)
+                _check_width(step, Register.ASIDE, widths, width)
+                return CStep(op=_JOIN)
+            case ScaleRows(scale):
+                return CStep(op=_SCALE, scale=scale)
 
     def run(
         self,
@@ -239,40 +322,40 @@ class Decoder:
         rows: DecoderRows,
         caches: LayerCaches,
         *,
-        first_layer: int = 0,
-        end_layer: int | None = None,
+        first: int = 0,
+        end: int | None = None,
         queries: Mapping[int, Tensor] | None = None,
         adapted: Sequence[tuple[slice, AdapterChanges]] = (),
     ) -> Tensor:
-        """Run layers first_layer <= n < end_layer (None: to the last) on x [R, d], in place.
+        """Run the steps first <= n < end (None: to the last) on x [R, d], in place. Only the stream and the caches are
+        kept between two calls.
 
-        Returns the final-normed rows after the last layer of a decoder with such a norm, else x. queries: room for the
-        queries of some layers, [R, H, D] float32. adapted: rows with adapters, and their changes.
+        Returns the rows of OUT if the last of these steps writes them, else x. queries: room for the queries of some
+        layers, [R, H, D] float32. adapted: rows with adapters, and their changes.
         """
-        num_layers, num_rows = len(self._layers), rows.num_rows
-        end = num_layers if end_layer is None else end_layer
+        num_rows, end = rows.num_rows, len(self._steps) if end is None else end
         check_tensor("x", x, (self.dtype,), (num_rows, self.width))
-        if not 0 <= first_layer <= end <= num_layers:
-            raise ValueError(f"layers from {first_layer} to {end} are requested; there are {num_layers}")
+        if not 0 <= first <= end <= len(self._steps):
+            raise ValueError(f"steps from {first} to {end} are requested; there are {len(self._steps)}")
         self._check_rows(rows, caches)
         memory = caches.memory
         if queries:
-            memory = (CMemory * num_layers).from_buffer_copy(memory)
+            memory = (CMemory * self._num_layers).from_buffer_copy(memory)
             for n, q in queries.items():
-                if not 0 <= n < num_layers:
-                    raise ValueError(f"queries has layer {n}; there are {num_layers}")
+                if not 0 <= n < self._num_layers:
+                    raise ValueError(f"queries has layer {n}; there are {self._num_layers}")
                 check_tensor(f"queries of layer {n}", q, _FLOAT32, (num_rows, self.num_heads, self.head_dim))
                 memory[n].queries = q.data_ptr()
-        out = torch.empty_like(x) if self._final_norm is not None and end == num_layers else x
-        key_ranges = self._key_ranges(rows)
-        adapters = self._adapted(adapted, first_layer, num_rows)
-        step = CDecoderStep(
+        last = self._steps[end - 1] if end > first else None
+        out = torch.empty_like(x) if isinstance(last, NormRows) and last.target == Register.OUT else x
+        key_ranges = self._ranges(rows)
+        adapters = self._adapted(adapted, num_rows)
+        given = CRows(
             key_ranges=ctypes.addressof(key_ranges),
             items=rows.items.address,
             slots=rows.slots.ctypes.data,
             alone=rows.alone.ctypes.data,
-            memory=ctypes.addressof(memory) + first_layer * ctypes.sizeof(CMemory),
-            final_norm=None if out is x else self._final_norm,
+            memory=ctypes.addressof(memory),
             out=out.data_ptr(),
             adapted=ctypes.addressof(adapters),
             num_adapted=len(adapters),
@@ -280,51 +363,50 @@ class Decoder:
             num_items=len(rows.items.array),
             num_rows=num_rows,
             width=self.width,
-            rounds_once=self._norm_dtype != self.dtype,
-            eps=self._eps,
-            residual_scale=self._residual_scale,
         )
-        layers = ctypes.addressof(self._layers) + first_layer * ctypes.sizeof(CDecoderLayer)
-        kernels().call(
-            f"run_decoder_{SUFFIXES[self.dtype]}",
-            "plpp",
-            *(layers, end - first_layer, ctypes.addressof(step), x.data_ptr()),
-        )
+        start, stop = self._starts[first], self._starts[end]
+        steps = ctypes.addressof(self._array) + start * ctypes.sizeof(CStep)
+        arguments = steps, stop - start, ctypes.addressof(given), x.data_ptr()
+        kernels().call(f"run_decoder_{SUFFIXES[self.dtype]}", "plpp", *arguments)
         return out
 
-    def changes(self, layers: Sequence[Mapping[str, Change]]) -> AdapterChanges:
-        """Return an adapter's changes for `run`. layers: for each layer changes of some of `PRODUCTS`. Raises
-        ValueError for a change that does not fit its product.
+    def changes(self, products: Sequence[Change | None]) -> AdapterChanges:
+        """Return an adapter's changes for `run`: one for each product of the program, or None. Raises ValueError for a
+        change that does not fit its product.
         """
-        array, kept = (CChange * (len(PRODUCTS) * len(self._layers)))(), []
-        for n, (own, layer) in enumerate(zip(layers, self._layers, strict=True)):
-            for name, change in own.items():
-                product, rank = getattr(layer, name), change.down.weight.num_outputs
-                if not all(isinstance(each.weight, BlockedWeight) for each in (change.down, change.up)):
-                    raise ValueError(f"the change of {name} is quantised; numbers in the stream's dtype are accepted")
-                ranks = _ranks_of(change.up.weight.to_dense())
-                kept.append(ranks)
-                array[n * len(PRODUCTS) + PRODUCTS.index(name)] = CChange(
-                    down=self._product(f"down of {name}", change.down, product.num_inputs, rank),
-                    up=self._product(f"up of {name}", change.up, rank, product.num_outputs),
-                    ranks=ranks.data_ptr(),
-                )
-        return AdapterChanges(array, [*layers, *kept], max(change.down.num_outputs for change in array))
+        array, kept = (CChange * len(self._products))(), []
+        for n, (change, product) in enumerate(zip(products, self._products, strict=True)):
+            if change is None:
+                continue
+            inputs, outputs, rank = (
+                product.weight.num_inputs,
+                product.weight.num_outputs,
+                change.down.weight.num_outputs,
+            )
+            if not all(isinstance(each.weight, BlockedWeight) for each in (change.down, change.up)):
+                raise ValueError(f"the change of product {n} is quantised; numbers in the stream's dtype are accepted")
+            ranks = _ranks_of(change.up.weight.to_dense())
+            kept.append(ranks)
+            array[n] = CChange(
+                down=self._product(f"down of product {n}", change.down, inputs, rank),
+                up=self._product(f"up of product {n}", change.up, rank, outputs),
+                ranks=ranks.data_ptr(),
+            )
+        return AdapterChanges(array, [*products, *kept], max(change.down.num_outputs for change in array))
 
-    def _adapted(self, adapted: Sequence[tuple[slice, AdapterChanges]], first_layer: int, num_rows: int) -> Any:
-        skipped = first_layer * len(PRODUCTS) * ctypes.sizeof(CChange)
+    def _adapted(self, adapted: Sequence[tuple[slice, AdapterChanges]], num_rows: int) -> Any:
         found = (CAdaptedRows * len(adapted))()
         for i, (rows, changes) in enumerate(adapted):
             if not 0 <= rows.start <= rows.stop <= num_rows:
                 raise ValueError(f"an adapter's rows {rows.start} to {rows.stop} are not in {num_rows} rows")
-            if len(changes.array) != len(PRODUCTS) * len(self._layers):
-                raise ValueError(f"an adapter is of another decoder, with {len(changes.array) // len(PRODUCTS)} layers")
-            found[i] = CAdaptedRows(rows.start, rows.stop, ctypes.addressof(changes.array) + skipped)
+            if len(changes.array) != len(self._products):
+                raise ValueError(f"an adapter is of another decoder, with {len(changes.array)} products")
+            found[i] = CAdaptedRows(rows.start, rows.stop, ctypes.addressof(changes.array))
         return found
 
-    def _key_ranges(self, rows: DecoderRows) -> Any:
+    def _ranges(self, rows: DecoderRows) -> Any:
         """Return an array of the key ranges, after one that is read for rotations only."""
-        shape = {"num_heads": self.num_heads, "num_key_heads": self.num_key_heads, "dim": self.head_dim, **self._rule}
+        shape = {"num_heads": self.num_heads, "num_key_heads": self.num_key_heads, "dim": self.head_dim}
         ranges = (rows.key_ranges[0], *rows.key_ranges)
         found = (AttentionArguments * len(ranges))(
             *(AttentionArguments(block_size=each.block_size, **shape, **each.addresses) for each in ranges)
@@ -334,15 +416,16 @@ class Decoder:
 
     def _check_rows(self, rows: DecoderRows, caches: LayerCaches) -> None:
         shape = caches.dtype, caches.num_key_heads, caches.dim, len(caches.memory)
-        if shape != (self.dtype, self.num_key_heads, self.head_dim, len(self._layers)):
+        if shape != (self.dtype, self.num_key_heads, self.head_dim, self._num_layers):
             raise ValueError(
                 f"caches are of {shape}; {self.dtype}, {self.num_key_heads} key heads of {self.head_dim} dimensions "
-                f"and {len(self._layers)} layers are accepted"
+                f"and {self._num_layers} layers are accepted"
             )
-        if rows.num_key_heads != self.num_key_heads or len(rows.key_ranges) < self._num_key_ranges:
+        num_ranges = 1 + max(self._key_ranges, default=-1)
+        if rows.num_key_heads != self.num_key_heads or len(rows.key_ranges) < num_ranges:
             raise ValueError(
                 f"rows have {len(rows.key_ranges)} key ranges and items for {rows.num_key_heads} key heads; "
-                f"{self._num_key_ranges} and {self.num_key_heads} are accepted"
+                f"{num_ranges} and {self.num_key_heads} are accepted"
             )
         size, blocks = caches.block_size, max(key_range.num_blocks for key_range in rows.key_ranges)
         if (
@@ -357,40 +440,16 @@ class Decoder:
         last = int(rows.rotary_rows.max(initial=-1))
         if self._num_positions is not None and last >= self._num_positions:
             raise ValueError(f"cos and sin are for {self._num_positions} positions; a row has position {last}")
+        longest = max(key_range.longest for key_range in rows.key_ranges)
+        if self._reach is not None and longest > self._reach:
+            raise ValueError(f"the position bias reaches {self._reach} positions; a sequence has {longest}")
 
-    def _layer(self, layer: DecoderLayer) -> CDecoderLayer:
-        width, heads, key_heads = self.width, self.num_heads * self.head_dim, self.num_key_heads * self.head_dim
-        inside = layer.down.weight.num_inputs
-        found = CDecoderLayer(
-            qkv=self._product("qkv", layer.qkv, width, heads + 2 * key_heads),
-            out=self._product("out", layer.out, heads, width),
-            gate_up=self._product("gate_up", layer.gate_up, width, 2 * inside),
-            down=self._product("down", layer.down, inside, width),
-            before_attention=self._norm("before_attention", layer.before_attention, width),
-            before_mlp=self._norm("before_mlp", layer.before_mlp, width),
-            key_range=1 + layer.key_range,
-        )
-        if layer.key_range < 0:
-            raise ValueError(f"key_range is {layer.key_range}; ranges count from 0")
-        for name, norm, whole in (("q_norm", layer.q_norm, heads), ("k_norm", layer.k_norm, key_heads)):
-            if norm is not None:
-                length = self.head_dim if len(norm) == self.head_dim else whole
-                setattr(found, name, self._norm(name, norm, length))
-                setattr(found, f"{name}_width", length)
-        if layer.rotary_tables is not None:
-            cos, sin = layer.rotary_tables
-            for name, table in (("cos", cos), ("sin", sin)):
-                check_tensor(name, table, _FLOAT32, tuple(cos.shape))
-            if cos.dim() != 2 or cos.shape[1] % 2 or cos.shape[1] > self.head_dim:
-                raise ValueError(f"cos is {list(cos.shape)}; an even number up to {self.head_dim} can be rotated")
-            found.cos, found.sin, found.num_rotated = cos.data_ptr(), sin.data_ptr(), cos.shape[1]
-        return found
-
-    def _norm(self, name: str, weight: Tensor, width: int) -> int:
-        if self._norm_dtype not in (self.dtype, torch.float32):
-            raise ValueError(f"norms' weights are {self._norm_dtype}; {self.dtype} or float32 is accepted")
-        check_tensor(name, weight, (self._norm_dtype,), (width,))
-        return weight.data_ptr()
+    def _norm(self, name: str, norm: NormWeights, width: int) -> CNorm:
+        kinds = (self.dtype,) if norm.is_centred else (self.dtype, torch.float32)
+        check_tensor(name, norm.weight, kinds, (width,))
+        kind = _LAYER if norm.is_centred else _RMS if norm.weight.dtype == self.dtype else _RMS_ONCE
+        bias = address_of(f"bias of {name}", norm.bias, (self.dtype,), (width,))
+        return CNorm(weight=norm.weight.data_ptr(), bias=bias, kind=kind, width=width, eps=norm.eps)
 
     def _product(self, name: str, product: Product, num_inputs: int, num_outputs: int) -> CProduct:
         weight, bias = product.weight, product.bias
@@ -407,6 +466,21 @@ class Decoder:
             num_inputs=num_inputs,
             num_outputs=num_outputs,
         )
+
+
+def _writes_rows(step: Step | None, register: Register) -> bool:
+    """Return whether a step writes whole rows of a register, so that it can make them ready for a product. The product
+    of the stream may be in another call.
+    """
+    if isinstance(step, GateRows):
+        return register == Register.MIXED
+    return isinstance(step, NormRows) and step.target == register != Register.STREAM
+
+
+def _check_width(step: Step, register: Register, widths: Mapping[Register, int], width: int) -> None:
+    if widths.get(register) != width:
+        name = f"{type(step).__name__} takes {width} numbers of {register.name}"
+        raise ValueError(f"{name}; a row has {widths.get(register, 'none')} there")
 
 
 def _ranks_of(up: Tensor) -> Tensor:

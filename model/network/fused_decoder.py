@@ -1,12 +1,13 @@
 """Runs a step of few rows through all blocks of a decoder in one call, with the same bits as the separate blocks.
 
-The products of such a step take microseconds each, and the overhead of torch and Python between them takes as long.
+The blocks of every dense decoder become one program (`model/kernels/program.py`). The products of such a step take
+microseconds each, and the overhead of torch and Python between them takes as long.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
 """
 
 from collections.abc import Sequence
-from typing import Self, cast
+from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,24 +18,31 @@ from lightwell.model.batch import Batch
 from lightwell.model.hooks.attention_hooks import Attended, deliver_rows
 from lightwell.model.hooks.hooks import Hooks
 from lightwell.model.kernels.attention import AttentionItems
-from lightwell.model.kernels.decoder import (
-    AdapterChanges,
-    Change,
-    Decoder,
-    DecoderLayer,
-    DecoderRows,
-    LayerCaches,
-    Product,
-)
+from lightwell.model.kernels.decoder import AdapterChanges, Change, Decoder, DecoderRows, LayerCaches
 from lightwell.model.kernels.library import num_threads
 from lightwell.model.kernels.products import LaidWeight
+from lightwell.model.kernels.program import (
+    AddRows,
+    Attend,
+    EnterHeads,
+    GateRows,
+    JoinRows,
+    Multiply,
+    NormRows,
+    NormWeights,
+    Product,
+    Register,
+    ScaleRows,
+    Step,
+)
 from lightwell.model.kv_cache import LayerCache
 from lightwell.model.layers.attention import NativeAttention
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.lora import AdaptedRows, Adapter
-from lightwell.model.layers.norm import Norm, RmsNorm
+from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
 from lightwell.model.layers.rope import Rope, rotary_rows
-from lightwell.model.network.block import Block
+from lightwell.model.network.block import Block, Residual
+from lightwell.model.network.sublayers import SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Largest number of weights that one call reads, if it runs several layers: some milliseconds. A key of a head counts
@@ -47,49 +55,97 @@ MOST_ROWS = 256
 
 def _is_supported(block: Block) -> bool:
     """Return whether the kernels can replace a block."""
-    mlp = block.one_mlp
-    if block.parallel or block.cross is not None or not block.is_plain or mlp is None or mlp.gate != "silu":
+    attention, mlp = block.attention.f, block.one_mlp
+    if not isinstance(attention, SelfAttention) or mlp is None or mlp is not getattr(block.mlp.f, "mlp", None):
         return False
-    heads = block.self_attention.heads
-    if heads.rule.bias is not None or heads.rule.sinks is not None or not isinstance(heads.attention, NativeAttention):
+    if block.cross is not None or block.per_layer is not None or block.altup is not None:
         return False
-    return all(each.after is None and each.of_sum is None and _is_native(each.before) for each in block.residuals)
+    if not attention.has_kv or attention.gated or not isinstance(attention.heads.attention, NativeAttention):
+        return False
+    if mlp.sparsity or not (mlp.gate is None or isinstance(mlp.gate, str)):
+        return False
+    norms = [norm for each in block.residuals for norm in (each.before, each.after, each.of_sum)]
+    norms += [attention.q_norm, attention.k_norm, attention.v_norm]
+    return all(norm is None or _is_native(norm) for norm in norms)
 
 
-def _is_native(norm: Norm | None) -> bool:
-    return isinstance(norm, RmsNorm) and norm.native
+def _is_native(norm: Norm) -> bool:
+    return isinstance(norm, RmsNorm | LayerNorm) and norm.native
 
 
-def _norms(block: Block) -> list[RmsNorm]:
-    """Return the norms of a supported block: before attention, before the mlp, and of queries and keys if present."""
-    attention = block.self_attention
-    norms = block.attention.before, block.mlp.before, attention.q_norm, attention.k_norm
-    return [norm for norm in norms if isinstance(norm, RmsNorm)]
-
-
-def _linears(block: Block) -> dict[str, Linear]:
-    """Return the matrices of a supported block by the kernels' names."""
-    own = block.linears
-    return {"qkv": own["qkv"], "out": own["attn_out"], "gate_up": own["up"], "down": own["down"]}
+def _weights(norm: Norm | None) -> NormWeights | None:
+    """Return a norm in the kernels' form."""
+    if norm is None:
+        return None
+    assert isinstance(norm, RmsNorm | LayerNorm)
+    is_centred = isinstance(norm, LayerNorm)
+    return NormWeights(norm.weight, norm.eps, norm.bias if is_centred else None, is_centred)
 
 
 def _product(linear: Linear) -> Product:
     return Product(cast(LaidWeight, linear.weight), linear.bias)  # native, like the block's attention and norms
 
 
-def _layer(block: Block, rope: Rope | None, key_range: int) -> DecoderLayer:
-    """Return a supported block in the kernels' form. key_range: the index of its range of keys."""
-    own = block.self_attention
-    before_attention, before_mlp, *_ = _norms(block)
-    return DecoderLayer(
-        **{name: _product(linear) for name, linear in _linears(block).items()},
-        before_attention=before_attention.weight,
-        before_mlp=before_mlp.weight,
-        q_norm=None if own.q_norm is None else own.q_norm.weight,
-        k_norm=None if own.k_norm is None else own.k_norm.weight,
-        rotary_tables=None if rope is None else (rope.cos, rope.sin),
-        key_range=key_range,
-    )
+class _Program:
+    """The steps of supported blocks, and their matrices in the order of the products."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.linears: list[Linear] = []
+        self.layers: list[int] = []
+        """The first step of each layer."""
+
+    def add(self, block: Block, rope: Rope | None, key_range: int) -> None:
+        """Add a block. key_range: the index of its range of keys."""
+        self.layers.append(len(self.steps))
+        self._attend(block, rope, key_range)
+        mlp = block.one_mlp
+        assert mlp is not None
+        self._multiply(mlp.up, self._before(block.mlp), Register.WIDE)
+        if mlp.gate is not None:
+            assert isinstance(mlp.gate, str)
+            self.steps.append(GateRows(mlp.gate))
+        self._finish(block.mlp, mlp.down, Register.WIDE if mlp.gate is None else Register.MIXED, joins=block.parallel)
+
+    def end(self, norm: Norm | None) -> None:
+        """Add the final norm."""
+        self.layers.append(len(self.steps))
+        self._norm(norm, Register.STREAM, Register.OUT)
+
+    def _attend(self, block: Block, rope: Rope | None, key_range: int) -> None:
+        own, n, rule = block.self_attention, len(self.layers) - 1, block.self_attention.heads.rule
+        self._multiply(own.qkv, self._before(block.attention), Register.WIDE)
+        tables = None if rope is None else (rope.cos, rope.sin)
+        self.steps.append(EnterHeads(n, *map(_weights, (own.q_norm, own.k_norm, own.v_norm)), tables))
+        self.steps.append(Attend(n, rule.scale, rule.softcap, rule.bias, rule.sinks, key_range))
+        if not block.parallel:
+            return self._finish(block.attention, own.heads.out, Register.MIXED)
+        self._multiply(own.heads.out, Register.MIXED, Register.ASIDE)
+        return self._norm(block.attention.after, Register.ASIDE, Register.ASIDE)
+
+    def _before(self, residual: Residual[Any]) -> Register:
+        """Add the norm before a sublayer, and return the register of the sublayer's input."""
+        self._norm(residual.before, Register.STREAM, Register.NORMED)
+        return Register.STREAM if residual.before is None else Register.NORMED
+
+    def _finish(self, residual: Residual[Any], linear: Linear, source: Register, *, joins: bool = False) -> None:
+        """Add the last product of a sublayer, and its addition to the stream."""
+        is_plain = residual.after is None and not joins
+        self._multiply(linear, source, Register.NORMED, residual.scale if is_plain else None)
+        self._norm(residual.after, Register.NORMED, Register.NORMED)
+        if not is_plain:
+            self.steps.append(JoinRows() if joins else AddRows(residual.scale))
+        self._norm(residual.of_sum, Register.STREAM, Register.STREAM)
+        if residual.stream_scale is not None:
+            self.steps.append(ScaleRows(float(residual.stream_scale)))
+
+    def _norm(self, norm: Norm | None, source: Register, target: Register) -> None:
+        if (weights := _weights(norm)) is not None:
+            self.steps.append(NormRows(weights, source, target))
+
+    def _multiply(self, linear: Linear, source: Register, target: Register, adds: float | None = None) -> None:
+        self.steps.append(Multiply(_product(linear), source, target, linear.activation, adds))
+        self.linears.append(linear)
 
 
 class DecodeStep:
@@ -100,25 +156,23 @@ class DecodeStep:
         self._blocks = blocks
         windows = [block.self_attention.window for block in blocks]
         self._windows = list(dict.fromkeys(windows))
-        layers = [
-            _layer(block, rope, self._windows.index(window))
-            for block, rope, window in zip(blocks, ropes, windows, strict=True)
-        ]
+        self._program = program = _Program()
+        for block, rope, window in zip(blocks, ropes, windows, strict=True):
+            program.add(block, rope, self._windows.index(window))
+        program.end(final_norm)
         first = blocks[0].self_attention
         self._num_heads, self._num_kv_heads, self._head_dim = first.num_heads, first.num_kv_heads, first.head_dim
         self._decoder = Decoder(
-            layers,
-            None if final_norm is None else final_norm.weight,
-            dtype=layers[0].qkv.weight.row_dtype,
+            program.steps,
+            dtype=cast(LaidWeight, first.qkv.weight).row_dtype,
+            width=first.qkv.in_features,
             num_heads=first.num_heads,
             num_key_heads=first.num_kv_heads,
             head_dim=first.head_dim,
-            eps=_norms(blocks[0])[0].eps,
-            scale=first.heads.rule.scale,
-            softcap=first.heads.rule.softcap,
-            residual_scale=blocks[0].attention.scale,
         )
-        self._num_weights = sum(each.in_features * each.out_features for each in _linears(blocks[0]).values())
+        self._has_activations = any(linear.activation is not None for linear in program.linears)
+        of_all = sum(linear.in_features * linear.out_features for linear in program.linears)
+        self._num_weights = of_all // len(blocks)
         self._changes: WeakKeyDictionary[Adapter, AdapterChanges] = WeakKeyDictionary()
         self._caches: Sequence[LayerCache] = ()
         self._layer_caches: LayerCaches | None = None
@@ -128,20 +182,16 @@ class DecodeStep:
         """Return the step of a causal stack, or None if the kernels cannot replace its blocks."""
         if not blocks or not all(map(_is_supported, blocks)) or not (final_norm is None or _is_native(final_norm)):
             return None
-        norms = [norm for block in blocks for norm in _norms(block)]
-        norms += [final_norm] if isinstance(final_norm, RmsNorm) else []
-        rules = [block.self_attention.heads.rule for block in blocks]
-        kinds = (
-            {(rule.scale, rule.softcap) for rule in rules},
-            {(norm.eps, norm.rounds_once) for norm in norms},
-            {residual.scale for block in blocks for residual in block.residuals},
-        )
-        return cls(blocks, final_norm, ropes) if all(len(kind) == 1 for kind in kinds) else None
+        heads = [block.self_attention for block in blocks]
+        shapes = {(each.num_heads, each.num_kv_heads, each.head_dim) for each in heads}
+        return cls(blocks, final_norm, ropes) if len(shapes) == 1 else None
 
-    def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:
-        """Return whether the batch has few rows with few keys, which all need all layers, and whether hooks read at
-        most attention.
+    def can_run(self, batch: Batch, hooks: Hooks | None, adapted: AdaptedRows | None = None) -> bool:
+        """Return whether the batch has few rows with few keys, which all need all layers, whether hooks read at most
+        attention, and whether adapters change no product with an activation.
         """
+        if adapted is not None and self._has_activations:
+            return False
         last = len(self._blocks) - 1
         if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows or not batch.needs_output_of(last):
             return False
@@ -183,7 +233,8 @@ class DecodeStep:
         for start in range(0, num_layers, step):
             batch.check()
             end = min(start + step, num_layers)
-            out = self._decoder.run(x, rows, memory, first_layer=start, end_layer=end, queries=queries, adapted=changes)
+            first, stop = self._program.layers[start], None if end == num_layers else self._program.layers[end]
+            out = self._decoder.run(x, rows, memory, first=first, end=stop, queries=queries, adapted=changes)
         for n, layer_hooks in wanted.items():  # after the kernels have written the keys
             attention = self._blocks[n].self_attention
             heads, key_range = attention.heads, key_ranges[self._windows.index(attention.window)]
@@ -203,14 +254,8 @@ class DecodeStep:
         """Return an adapter's changes in the kernels' form, which is kept as long as the adapter."""
         found = self._changes.get(adapter)
         if found is None:
+            changes = [adapter.changes.get(linear) for linear in self._program.linears]
             found = self._changes[adapter] = self._decoder.changes(
-                [
-                    {
-                        name: Change(_product(change.down), _product(change.up))
-                        for name, linear in _linears(block).items()
-                        if (change := adapter.changes.get(linear)) is not None
-                    }
-                    for block in self._blocks
-                ]
+                [None if each is None else Change(_product(each.down), _product(each.up)) for each in changes]
             )
         return found

@@ -35,7 +35,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def draw_config(rng: random.Random) -> ModelConfig:
-    """Draw a network like Llama, with options that the one call supports."""
+    """Draw a network with options that the one call supports: Llama, GPT-2, GPT-NeoX, Gemma 2, OLMo 2, BLOOM, ..."""
     kv_heads, group, head_dim = rng.choice([1, 2, 4]), rng.choice([1, 2, 3]), rng.choice([16, 32, 48, 64])
     num_layers = rng.randint(1, 4)
     turned = RopeConfig(max_position=CONTEXT, original_max_position=CONTEXT, dims=rng.choice([None, 8]))
@@ -53,7 +53,23 @@ def draw_config(rng: random.Random) -> ModelConfig:
         "attn_logit_softcap": rng.choice([None, 2.0]),
         "residual_scale": rng.choice([1.0, 0.3]),
         "sliding_windows": tuple(rng.choice([None, rng.randint(1, 100)]) for _ in range(num_layers)),
+        "norm": rng.choice(["rmsnorm", "layernorm"]),
+        "norm_bias": rng.random() < 0.5,
+        "norm_placement": rng.choice(["pre", "pre", "post", "sandwich", "output"]),
+        "activation": rng.choice(["silu", "gelu", "gelu_tanh", "relu"]),
+        "gated_mlp": rng.random() < 0.7,
+        "learned_positions": rope is None and rng.random() < 0.5,
+        "alibi": rope is None and rng.random() < 0.3,
+        "attention_sinks": rng.random() < 0.2,
+        "v_norm": rng.random() < 0.2,
+        "stream_scales": rng.random() < 0.2,
     }
+    if options["norm"] == "layernorm":
+        options |= {"qk_norm": None, "v_norm": False, "norm_weight_offset": 0.0}
+    else:
+        options |= {"norm_bias": False}
+    if rng.random() < 0.2:
+        options |= {"parallel_blocks": True, "norm_placement": "pre", "residual_scale": 1.0, "stream_scales": False}
     return ModelConfig(
         architecture="Random",
         family="llama",
@@ -65,12 +81,7 @@ def draw_config(rng: random.Random) -> ModelConfig:
         head_dim=head_dim,
         intermediate_size=rng.choice([96, 200, 688]),
         max_model_len=CONTEXT,
-        norm="rmsnorm",
-        norm_bias=False,
         norm_eps=1e-5,
-        activation="silu",
-        gated_mlp=True,
-        learned_positions=False,
         tie_word_embeddings=True,
         attention_scale=head_dim**-0.5,
         **options,

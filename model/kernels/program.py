@@ -1,0 +1,124 @@
+"""The steps of a decoder's program, as plain data: `decoder.py` runs them.
+
+Axes: R rows, d model width, H query heads, K key heads, D head dimension.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from torch import Tensor
+
+from lightwell.model.config import Activation
+from lightwell.model.kernels.products import LaidWeight
+
+
+class Register(IntEnum):
+    """The numbers of a row between two steps, [R, width of the step that wrote them]."""
+
+    STREAM = 0
+    """The residual stream, [R, d]."""
+    NORMED = 1
+    """[R, d]"""
+    WIDE = 2
+    MIXED = 3
+    ASIDE = 4
+    """[R, d]"""
+    OUT = 5
+    """The result of the program, [R, d]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A weight to multiply by, with a bias [outputs] of the residual stream's dtype."""
+
+    weight: LaidWeight
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeights:
+    """An RMSNorm or LayerNorm of rows, or of parts of a row."""
+
+    weight: Tensor
+    """[numbers of a part], of the stream's dtype; float32 for an RMSNorm that rounds once."""
+    eps: float
+    bias: Tensor | None = None
+    """Of a LayerNorm."""
+    is_centred: bool = False
+    """Whether it is a LayerNorm."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormRows:
+    """target = norm(source)."""
+
+    norm: NormWeights
+    source: Register
+    target: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """target = activation(product of source)."""
+
+    product: Product
+    source: Register
+    target: Register
+    activation: Activation | None = None
+    adds: float | None = None
+    """Multiplies target, which is then added to the stream; None adds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnterHeads:
+    """Normalise and rotate the heads of WIDE: query heads, key heads, value heads; keys and values go to the cache."""
+
+    layer: int
+    q_norm: NormWeights | None = None
+    """Of each head, [D], or of all together, [H D]."""
+    k_norm: NormWeights | None = None
+    v_norm: NormWeights | None = None
+    rotary_tables: tuple[Tensor, Tensor] | None = None
+    """cos and sin [positions, rotated] float32, as in `rows.rotate_and_store`; None rotates nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """MIXED = the heads' mixed values, after `EnterHeads`. The fields are those of `AttentionRule`."""
+
+    layer: int
+    scale: float
+    softcap: float | None = None
+    bias: Tensor | None = None
+    sinks: Tensor | None = None
+    key_range: int = 0
+    """The index of the layer's key range among the step's `key_ranges`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateRows:
+    """MIXED = activation(gate) * up of WIDE, which holds gate, then up. A `Multiply` of MIXED follows."""
+
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
+class AddRows:
+    """NORMED *= scale, and STREAM += NORMED."""
+
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRows:
+    """NORMED += ASIDE, and STREAM += NORMED."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRows:
+    """STREAM *= scale."""
+
+    scale: float
+
+
+Step = NormRows | Multiply | EnterHeads | Attend | GateRows | AddRows | JoinRows | ScaleRows
