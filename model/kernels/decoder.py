@@ -17,57 +17,13 @@ import torch
 from torch import Tensor
 
 from lightwell.model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
-from lightwell.model.kernels.checks import ACTIVATIONS, SUFFIXES, address_of, check_activation, check_tensor
+from lightwell.model.kernels.checks import SUFFIXES, check_tensor
 from lightwell.model.kernels.library import fields, kernels
 from lightwell.model.kernels.products import BLOCK, BlockedWeight
-from lightwell.model.kernels.program import (
-    AddRows,
-    Attend,
-    EnterHeads,
-    GateRows,
-    JoinRows,
-    Multiply,
-    NormRows,
-    NormWeights,
-    Product,
-    Register,
-    ScaleRows,
-    Step,
-)
+from lightwell.model.kernels.program import Attend, EnterHeads, Multiply, NormRows, Product, Register, Step
+from lightwell.model.kernels.program_translation import CProduct, CStep, c_product, translate
 
 _FLOAT32 = (torch.float32,)
-_RMS, _RMS_ONCE, _LAYER = range(3)
-_NORM, _MULTIPLY, _ENTER, _ATTEND, _READY, _GATE, _ADD, _JOIN, _SCALE = range(9)
-"""`Op` of decoder.h."""
-
-
-class CProduct(ctypes.Structure):
-    """`Product` of decoder.h."""
-
-    _fields_ = (*fields("p", "weight", "bias"), *fields("l", "form", "num_inputs", "num_outputs"))
-
-
-class CNorm(ctypes.Structure):
-    """`Norm` of decoder.h."""
-
-    _fields_ = (*fields("p", "weight", "bias"), *fields("l", "kind", "width"), *fields("f", "eps"))
-
-
-class CStep(ctypes.Structure):
-    """`Step` of decoder.h."""
-
-    _fields_ = (
-        *fields("l", "op", "source", "target", "layer"),
-        *fields("p", "next"),
-        ("product", CProduct),
-        *fields("l", "number", "adds", "activation"),
-        *((name, CNorm) for name in ("norm", "k_norm", "v_norm")),
-        *fields("p", "cos", "sin"),
-        *fields("l", "num_rotated"),
-        *fields("p", "bias", "sinks"),
-        *fields("l", "bias_width", "key_range"),
-        *fields("f", "score_scale", "softcap", "scale"),
-    )
 
 
 class CChange(ctypes.Structure):
@@ -219,102 +175,8 @@ class Decoder:
         tables = [step.rotary_tables for step in steps if isinstance(step, EnterHeads)]
         self._num_positions = min((len(each[0]) for each in tables if each is not None), default=None)
         self._reach = min(((step.bias.shape[1] + 1) // 2 for step in attends if step.bias is not None), default=None)
-        self._compile()
-
-    def _compile(self) -> None:
-        """Translate the steps: the step before a `Multiply` makes its rows ready, or one that does nothing else."""
-        widths, found = {Register.STREAM: self.width}, []
-        self._starts, number = [], 0
-        """The translated step with which each step begins."""
-        for i, step in enumerate(self._steps):
-            self._starts.append(len(found))
-            before = self._steps[i - 1] if i else None
-            if isinstance(step, Multiply) and not _writes_rows(before, step.source):
-                found.append(CStep(op=_READY, source=step.source))
-            found.append(self._translated(step, widths))
-            if isinstance(step, Multiply):
-                found[-1].number, number = number, number + 1
-        self._starts.append(len(found))
-        self._array = (CStep * len(found))(*found)
-        for n, each in enumerate(found[1:], 1):
-            if each.op == _MULTIPLY:
-                self._array[n - 1].next = ctypes.addressof(self._array) + n * ctypes.sizeof(CStep)
-
-    def _translated(self, step: Step, widths: dict[Register, int]) -> CStep:
-        """Return a step in the kernels' form. widths: of the rows of each register, which it changes."""
-        width, heads, key_heads = self.width, self.num_heads * self.head_dim, self.num_key_heads * self.head_dim
-        match step:
-            case NormRows(norm, source, target):
-                _check_width(step, source, widths, width)
-                widths[target] = width
-                return CStep(op=_NORM, source=source, target=target, norm=self._norm("norm", norm, width))
-            case Multiply(product, source, target, activation, adds):
-                check_activation(activation)
-                _check_width(step, source, widths, product.weight.num_inputs)
-                outputs = widths[target] = product.weight.num_outputs
-                if outputs != width and (target != Register.WIDE or adds is not None):
-                    raise ValueError(f"a product for {target.name} has {outputs} outputs; {width} are accepted")
-                return CStep(
-                    op=_MULTIPLY,
-                    source=source,
-                    target=target,
-                    product=self._product("product", product, product.weight.num_inputs, outputs),
-                    adds=adds is not None,
-                    scale=adds or 0.0,
-                    activation=ACTIVATIONS[activation],
-                )
-            case EnterHeads(layer, q_norm, k_norm, v_norm, tables):
-                _check_width(step, Register.WIDE, widths, heads + 2 * key_heads)
-                found = CStep(op=_ENTER, source=Register.WIDE, layer=layer)
-                for name, norm, whole in (
-                    ("norm", q_norm, heads),
-                    ("k_norm", k_norm, key_heads),
-                    ("v_norm", v_norm, 0),
-                ):
-                    if norm is not None:
-                        length = self.head_dim if len(norm.weight) == self.head_dim else whole
-                        setattr(found, name, self._norm(name, norm, length))
-                if tables is not None:
-                    cos, sin = tables
-                    for name, table in (("cos", cos), ("sin", sin)):
-                        check_tensor(name, table, _FLOAT32, tuple(cos.shape))
-                    if cos.dim() != 2 or cos.shape[1] % 2 or cos.shape[1] > self.head_dim:
-                        raise ValueError(
-                            f"cos is {list(cos.shape)}; an even number up to {self.head_dim} can be rotated"
-                        )
-                    found.cos, found.sin, found.num_rotated = cos.data_ptr(), sin.data_ptr(), cos.shape[1]
-                return found
-            case Attend(layer, scale, softcap, bias, sinks, key_range):
-                _check_width(step, Register.WIDE, widths, heads + 2 * key_heads)
-                widths[Register.MIXED] = heads
-                bias_width = 0 if bias is None else bias.shape[1]
-                return CStep(
-                    op=_ATTEND,
-                    source=Register.WIDE,
-                    target=Register.MIXED,
-                    layer=layer,
-                    bias=address_of("bias", bias, _FLOAT32, (self.num_heads, bias_width)),
-                    sinks=address_of("sinks", sinks, _FLOAT32, (self.num_heads,)),
-                    bias_width=bias_width,
-                    key_range=1 + key_range,
-                    score_scale=scale,
-                    softcap=softcap or 0.0,
-                )
-            case GateRows(activation):
-                check_activation(activation)
-                inside = widths[Register.MIXED] = widths.get(Register.WIDE, 0) // 2
-                _check_width(step, Register.WIDE, widths, 2 * inside)
-                places = {"source": Register.WIDE, "target": Register.MIXED}
-                return CStep(op=_GATE, **places, activation=ACTIVATIONS[activation])
-            case AddRows(scale):
-                _check_width(step, Register.NORMED, widths, width)
-                return CStep(op=_ADD, scale=scale)
-            case JoinRows():
-                _check_width(step, Register.NORMED, widths, width)
-                _check_width(step, Register.ASIDE, widths, width)
-                return CStep(op=_JOIN)
-            case ScaleRows(scale):
-                return CStep(op=_SCALE, scale=scale)
+        shape = num_heads, num_key_heads, head_dim
+        self._array, self._starts, self._kept = translate(self._steps, dtype=dtype, width=width, heads=shape)
 
     def run(
         self,
@@ -388,8 +250,8 @@ class Decoder:
             ranks = _ranks_of(change.up.weight.to_dense())
             kept.append(ranks)
             array[n] = CChange(
-                down=self._product(f"down of product {n}", change.down, inputs, rank),
-                up=self._product(f"up of product {n}", change.up, rank, outputs),
+                down=c_product(self.dtype, f"down of product {n}", change.down, inputs, rank),
+                up=c_product(self.dtype, f"up of product {n}", change.up, rank, outputs),
                 ranks=ranks.data_ptr(),
             )
         return AdapterChanges(array, [*products, *kept], max(change.down.num_outputs for change in array))
@@ -443,44 +305,6 @@ class Decoder:
         longest = max(key_range.longest for key_range in rows.key_ranges)
         if self._reach is not None and longest > self._reach:
             raise ValueError(f"the position bias reaches {self._reach} positions; a sequence has {longest}")
-
-    def _norm(self, name: str, norm: NormWeights, width: int) -> CNorm:
-        kinds = (self.dtype,) if norm.is_centred else (self.dtype, torch.float32)
-        check_tensor(name, norm.weight, kinds, (width,))
-        kind = _LAYER if norm.is_centred else _RMS if norm.weight.dtype == self.dtype else _RMS_ONCE
-        bias = address_of(f"bias of {name}", norm.bias, (self.dtype,), (width,))
-        return CNorm(weight=norm.weight.data_ptr(), bias=bias, kind=kind, width=width, eps=norm.eps)
-
-    def _product(self, name: str, product: Product, num_inputs: int, num_outputs: int) -> CProduct:
-        weight, bias = product.weight, product.bias
-        if (weight.num_inputs, weight.num_outputs) != (num_inputs, num_outputs) or min(num_inputs, num_outputs) < 1:
-            found = f"{weight.num_inputs} inputs and {weight.num_outputs} outputs"
-            raise ValueError(f"{name} has {found}; {num_inputs} and {num_outputs} are accepted")
-        bias_address = address_of(f"bias of {name}", bias, (self.dtype,), (num_outputs,))
-        if weight.row_dtype != self.dtype:
-            raise ValueError(f"{name} multiplies rows of {weight.row_dtype}; {self.dtype} is accepted")
-        return CProduct(
-            weight=weight.packed.data_ptr(),
-            bias=bias_address,
-            form=weight.form,
-            num_inputs=num_inputs,
-            num_outputs=num_outputs,
-        )
-
-
-def _writes_rows(step: Step | None, register: Register) -> bool:
-    """Return whether a step writes whole rows of a register, so that it can make them ready for a product. The product
-    of the stream may be in another call.
-    """
-    if isinstance(step, GateRows):
-        return register == Register.MIXED
-    return isinstance(step, NormRows) and step.target == register != Register.STREAM
-
-
-def _check_width(step: Step, register: Register, widths: Mapping[Register, int], width: int) -> None:
-    if widths.get(register) != width:
-        name = f"{type(step).__name__} takes {width} numbers of {register.name}"
-        raise ValueError(f"{name}; a row has {widths.get(register, 'none')} there")
 
 
 def _ranks_of(up: Tensor) -> Tensor:

@@ -3,12 +3,13 @@
 Axes: R rows, d model width, H query heads, K key heads, D head dimension.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from torch import Tensor
 
-from lightwell.model.config import Activation
+from lightwell.model.config import Activation, ClampedGate
 from lightwell.model.kernels.products import LaidWeight
 
 
@@ -25,6 +26,10 @@ class Register(IntEnum):
     """[R, d]"""
     OUT = 5
     """The result of the program, [R, d]."""
+    GIVEN = 6
+    """[pairs, d]: from here on a row for each row and expert that is chosen for it, sorted by expert."""
+    GIVEN_WIDE = 7
+    GIVEN_MIXED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +102,14 @@ class Attend:
 
 @dataclass(frozen=True, slots=True)
 class GateRows:
-    """MIXED = activation(gate) * up of WIDE, which holds gate, then up. A `Multiply` of MIXED follows."""
+    """MIXED = activation(gate) * up of WIDE, which holds gate, then up; or GIVEN_MIXED of GIVEN_WIDE. A product of the
+    result follows.
+    """
 
     activation: Activation
+    clamps: ClampedGate | None = None
+    """The gate in place of activation(gate) * up, or None."""
+    of_experts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +131,52 @@ class ScaleRows:
     scale: float
 
 
-Step = NormRows | Multiply | EnterHeads | Attend | GateRows | AddRows | JoinRows | ScaleRows
+@dataclass(frozen=True, slots=True)
+class ChooseExperts:
+    """Choose experts for each row by the router's logits in WIDE, and GIVEN = NORMED of each pair of row and expert. A
+    product of GIVEN follows.
+    """
+
+    num_experts: int
+    num_chosen: int
+    normalized: bool
+    """Whether a row's weights are divided by their sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyExperts:
+    """target = activation(product of source), of each pair's expert. The weights have the same shapes and forms."""
+
+    products: Sequence[Product]
+    source: Register
+    target: Register
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CombineExperts:
+    """NORMED = the sum of a row's pairs in GIVEN, times their weights."""
+
+    adds_aside: bool = False
+    """Whether ASIDE is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateAside:
+    """ASIDE *= the sigmoid of MIXED, a number a row."""
+
+
+Step = (
+    NormRows
+    | Multiply
+    | EnterHeads
+    | Attend
+    | GateRows
+    | AddRows
+    | JoinRows
+    | ScaleRows
+    | ChooseExperts
+    | MultiplyExperts
+    | CombineExperts
+    | GateAside
+)

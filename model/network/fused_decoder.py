@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lightwell.model.batch import Batch
+from lightwell.model.config import ClampedGate
 from lightwell.model.hooks.attention_hooks import Attended, deliver_rows
 from lightwell.model.hooks.hooks import Hooks
 from lightwell.model.kernels.attention import AttentionItems
@@ -24,10 +25,14 @@ from lightwell.model.kernels.products import LaidWeight
 from lightwell.model.kernels.program import (
     AddRows,
     Attend,
+    ChooseExperts,
+    CombineExperts,
     EnterHeads,
+    GateAside,
     GateRows,
     JoinRows,
     Multiply,
+    MultiplyExperts,
     NormRows,
     NormWeights,
     Product,
@@ -37,12 +42,14 @@ from lightwell.model.kernels.program import (
 )
 from lightwell.model.kv_cache import LayerCache
 from lightwell.model.layers.attention import NativeAttention
+from lightwell.model.layers.experts import Experts
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.lora import AdaptedRows, Adapter
+from lightwell.model.layers.mlp import Mlp
 from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
 from lightwell.model.layers.rope import Rope, rotary_rows
 from lightwell.model.network.block import Block, Residual
-from lightwell.model.network.sublayers import SelfAttention
+from lightwell.model.network.sublayers import Feedforward, MixedFeedforward, SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Largest number of weights that one call reads, if it runs several layers: some milliseconds. A key of a head counts
@@ -55,18 +62,30 @@ MOST_ROWS = 256
 
 def _is_supported(block: Block) -> bool:
     """Return whether the kernels can replace a block."""
-    attention, mlp = block.attention.f, block.one_mlp
-    if not isinstance(attention, SelfAttention) or mlp is None or mlp is not getattr(block.mlp.f, "mlp", None):
-        return False
     if block.cross is not None or block.per_layer is not None or block.altup is not None:
         return False
-    if not attention.has_kv or attention.gated or not isinstance(attention.heads.attention, NativeAttention):
+    attention, mixture = block.attention.f, block.mlp.f
+    if not isinstance(attention, SelfAttention) or not isinstance(attention.heads.attention, NativeAttention):
         return False
-    if mlp.sparsity or not (mlp.gate is None or isinstance(mlp.gate, str)):
+    if not attention.has_kv or attention.gated:
         return False
     norms = [norm for each in block.residuals for norm in (each.before, each.after, each.of_sum)]
     norms += [attention.q_norm, attention.k_norm, attention.v_norm]
-    return all(norm is None or _is_native(norm) for norm in norms)
+    if not all(norm is None or _is_native(norm) for norm in norms):
+        return False
+    if isinstance(mixture, MixedFeedforward):
+        return not block.parallel and block.mlp.before is not None and _are_supported(mixture.experts)
+    return isinstance(mixture, Feedforward) and not mixture.mlp.sparsity
+
+
+def _are_supported(experts: Experts) -> bool:
+    """Return whether the kernels can replace experts."""
+    if experts.router_norm is not None or experts.scales is not None:
+        return False
+    forms = {
+        (cast(LaidWeight, each.up.weight).form, cast(LaidWeight, each.down.weight).form) for each in experts.experts
+    }
+    return len(forms) == 1
 
 
 def _is_native(norm: Norm) -> bool:
@@ -99,13 +118,16 @@ class _Program:
         """Add a block. key_range: the index of its range of keys."""
         self.layers.append(len(self.steps))
         self._attend(block, rope, key_range)
-        mlp = block.one_mlp
-        assert mlp is not None
-        self._multiply(mlp.up, self._before(block.mlp), Register.WIDE)
-        if mlp.gate is not None:
-            assert isinstance(mlp.gate, str)
-            self.steps.append(GateRows(mlp.gate))
-        self._finish(block.mlp, mlp.down, Register.WIDE if mlp.gate is None else Register.MIXED, joins=block.parallel)
+        source = self._before(block.mlp)
+        if isinstance(block.mlp.f, MixedFeedforward):
+            self._mix_experts(block.mlp.f.experts)
+            self._add_to_stream(block.mlp)
+        else:
+            mlp = block.mlp.f.mlp
+            self._multiply(
+                mlp.down, self._inside(mlp, source), Register.NORMED, self._factor(block.mlp, block.parallel)
+            )
+            self._add_to_stream(block.mlp, joins=block.parallel)
 
     def end(self, norm: Norm | None) -> None:
         """Add the final norm."""
@@ -118,23 +140,62 @@ class _Program:
         tables = None if rope is None else (rope.cos, rope.sin)
         self.steps.append(EnterHeads(n, *map(_weights, (own.q_norm, own.k_norm, own.v_norm)), tables))
         self.steps.append(Attend(n, rule.scale, rule.softcap, rule.bias, rule.sinks, key_range))
-        if not block.parallel:
-            return self._finish(block.attention, own.heads.out, Register.MIXED)
-        self._multiply(own.heads.out, Register.MIXED, Register.ASIDE)
-        return self._norm(block.attention.after, Register.ASIDE, Register.ASIDE)
+        if block.parallel:
+            self._multiply(own.heads.out, Register.MIXED, Register.ASIDE)
+            self._norm(block.attention.after, Register.ASIDE, Register.ASIDE)
+        else:
+            self._multiply(own.heads.out, Register.MIXED, Register.NORMED, self._factor(block.attention))
+            self._add_to_stream(block.attention)
+
+    def _inside(self, mlp: Mlp, source: Register) -> Register:
+        """Add an mlp up to the input of its last product, and return the register of this input."""
+        self._multiply(mlp.up, source, Register.WIDE)
+        return self._gate(mlp, Register.WIDE, Register.MIXED)
+
+    def _gate(self, mlp: Mlp, wide: Register, gated: Register) -> Register:
+        if mlp.gate is None:
+            return wide
+        clamps = mlp.gate if isinstance(mlp.gate, ClampedGate) else None
+        activation = "silu" if isinstance(mlp.gate, ClampedGate) else mlp.gate
+        self.steps.append(GateRows(activation, clamps, of_experts=gated == Register.GIVEN_MIXED))
+        return gated
+
+    def _mix_experts(self, experts: Experts) -> None:
+        """NORMED = the experts' output for NORMED."""
+        if experts.shared is not None:
+            self._multiply(experts.shared.down, self._inside(experts.shared, Register.NORMED), Register.ASIDE)
+            if experts.shared_gate is not None:
+                self._multiply(experts.shared_gate, Register.NORMED, Register.MIXED)
+                self.steps.append(GateAside())
+        self._multiply(experts.router, Register.NORMED, Register.WIDE)
+        own = experts.experts
+        self.steps.append(ChooseExperts(len(own), experts.num_chosen, experts.normalized))
+        self._multiply_all([each.up for each in own], Register.GIVEN, Register.GIVEN_WIDE)
+        source = self._gate(own[0], Register.GIVEN_WIDE, Register.GIVEN_MIXED)
+        self._multiply_all([each.down for each in own], source, Register.GIVEN)
+        self.steps.append(CombineExperts(adds_aside=experts.shared is not None))
+
+    def _multiply_all(self, linears: Sequence[Linear], source: Register, target: Register) -> None:
+        products = [_product(each) for each in linears]
+        self.steps.append(MultiplyExperts(products, source, target, linears[0].activation))
 
     def _before(self, residual: Residual[Any]) -> Register:
         """Add the norm before a sublayer, and return the register of the sublayer's input."""
         self._norm(residual.before, Register.STREAM, Register.NORMED)
         return Register.STREAM if residual.before is None else Register.NORMED
 
-    def _finish(self, residual: Residual[Any], linear: Linear, source: Register, *, joins: bool = False) -> None:
-        """Add the last product of a sublayer, and its addition to the stream."""
-        is_plain = residual.after is None and not joins
-        self._multiply(linear, source, Register.NORMED, residual.scale if is_plain else None)
+    def _factor(self, residual: Residual[Any], joins: bool = False) -> float | None:
+        """Return the factor with which a sublayer's last product adds to the stream, or None if steps follow it."""
+        return None if joins or residual.after is not None else residual.scale
+
+    def _add_to_stream(self, residual: Residual[Any], *, joins: bool = False) -> None:
+        """Add the steps from the output of a sublayer, in NORMED, to the stream after it."""
         self._norm(residual.after, Register.NORMED, Register.NORMED)
-        if not is_plain:
-            self.steps.append(JoinRows() if joins else AddRows(residual.scale))
+        last = self.steps[-1]
+        if joins:
+            self.steps.append(JoinRows())
+        elif not isinstance(last, Multiply) or last.adds is None:
+            self.steps.append(AddRows(residual.scale))
         self._norm(residual.of_sum, Register.STREAM, Register.STREAM)
         if residual.stream_scale is not None:
             self.steps.append(ScaleRows(float(residual.stream_scale)))

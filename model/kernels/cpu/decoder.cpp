@@ -24,15 +24,29 @@ struct Scales;
 struct Sums;
 struct InRank;
 struct Added;
+struct Given;
+struct GivenWide;
+struct GivenMixed;
+struct Chosen;
+struct Weights;
+struct Places;
+struct Firsts;
+struct Odds;
+struct Found;
 
 template <class T>
 struct Decoder {
   const Rows& all;
-  T* registers[6];
+  T* registers[NUM_REGISTERS];
   float* queries;    // [R, H, D] of layers without hooks
   void* ready;       // the rows of the next product, where it does not take them as they are: laid, or digits
   float* scales;     // [R], of digits
   T* in_rank;        // [R, all.max_rank]: down(x) of the next product's rows x that have an adapter, one after another
+  long num_chosen;   // experts of a row
+  int32_t* chosen;   // [R, num_chosen]: the experts of a row, in order
+  T* weights;        // [R, num_chosen]: their weights
+  long* places;      // [R, num_chosen]: their rows in GIVEN
+  long* firsts;      // [experts + 1]: the first row in GIVEN of each
   long num_threads;
 
   const AttentionArguments& heads() const { return all.key_ranges[0]; }
@@ -89,10 +103,7 @@ struct Decoder {
   // operand of the row's adapter. Without a step: nothing.
   void make_ready(const Step* step, const T* x, long r) const {
     if (!step) return;
-    if (const AdaptedRows* rows = adapted_with(step->number, r)) {
-      const Change& change = rows->changes[step->number];
-      multiply_rows(change.down, x, 1, {0, blocks_of(change.down)}, in_rank_of(*rows, change, r), 0);
-    }
+    if (step->op == MULTIPLY) make_adapter_ready(*step, x, r);
     const Product& p = step->product;
     const long K = p.num_inputs;
     if (is_int8(p)) {
@@ -104,6 +115,12 @@ struct Decoder {
         using Number = typename Form::Number;
         if constexpr (!TAKES_ROWS<Form, T>) lay_row<Form>(x, K, static_cast<Number*>(ready) + r * laid_stride<Form>(K));
       });
+    }
+  }
+  void make_adapter_ready(const Step& step, const T* x, long r) const {
+    if (const AdaptedRows* rows = adapted_with(step.number, r)) {
+      const Change& change = rows->changes[step.number];
+      multiply_rows(change.down, x, 1, {0, blocks_of(change.down)}, in_rank_of(*rows, change, r), 0);
     }
   }
 
@@ -225,29 +242,35 @@ struct Decoder {
     if (scale != 1) each_number(width, [&]<class N>(long i) { put(to + i, take<N>(to + i) * scale); });
   }
 
+  // Blocks of y = activation(x W^T + bias) of rows that were made ready, or of x as it is where the product takes that.
+  void multiply_ready(const Product& p, const T* x, Share rows, Share blocks, long activation, T* y) const {
+    const long N = p.num_outputs;
+    if (is_int8(p)) {
+      with_digits(p, [&](auto count) {
+        const uint8_t* digits = static_cast<const uint8_t*>(ready);
+        int8::multiply_blocks<count>(digits + rows.begin * count * int8::digit_stride(p.num_inputs),
+                                     scales + rows.begin, rows.end - rows.begin, p.num_inputs,
+                                     static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias), activation, N,
+                                     blocks.begin, blocks.end, y + rows.begin * N);
+      });
+    } else {
+      with_form(p, [&]<class Form>(Form) {
+        const auto* from = static_cast<const typename Form::Number*>(ready);
+        if constexpr (TAKES_ROWS<Form, T>) from = x;
+        from += rows.begin * laid_stride<Form>(p.num_inputs);
+        multiply_floats<Form>(p, from, rows.end - rows.begin, blocks, y + rows.begin * N + blocks.begin * BLOCK, N,
+                              activation);
+      });
+    }
+  }
+
   // A piece of a MULTIPLY.
   void multiply(const Step& step, long piece) const {
     const Product& p = step.product;
     const Share rows = rows_of(p, piece), blocks = columns_of(p, piece);
     const long N = p.num_outputs;
     T* y = registers[step.to];
-    if (is_int8(p)) {
-      with_digits(p, [&](auto count) {
-        const uint8_t* digits = static_cast<const uint8_t*>(ready);
-        int8::multiply_blocks<count>(digits + rows.begin * count * int8::digit_stride(p.num_inputs),
-                                     scales + rows.begin, rows.end - rows.begin, p.num_inputs,
-                                     static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias),
-                                     step.activation, N, blocks.begin, blocks.end, y + rows.begin * N);
-      });
-    } else {
-      with_form(p, [&]<class Form>(Form) {
-        const auto* from = static_cast<const typename Form::Number*>(ready);
-        if constexpr (TAKES_ROWS<Form, T>) from = registers[step.from];
-        from += rows.begin * laid_stride<Form>(p.num_inputs);
-        multiply_floats<Form>(p, from, rows.end - rows.begin, blocks, y + rows.begin * N + blocks.begin * BLOCK, N,
-                              step.activation);
-      });
-    }
+    multiply_ready(p, registers[step.from], rows, blocks, step.activation, y);
     add_changes(step.number, rows, blocks, y, N);
     if (!step.adds) return;
     const long column = blocks.begin * BLOCK, width = (blocks.end * BLOCK < N ? blocks.end * BLOCK : N) - column;
@@ -257,19 +280,111 @@ struct Decoder {
     }
   }
 
-  void gate_row(const Step& step, long r) const {
-    const long width = step.next->product.num_inputs;
-    const T* gate = row(step.from, r, 2 * width);
-    T* to = row(step.to, r, width);
-    if (step.activation == SILU) silu_times_row(gate, gate + width, width, to);
-    else activate_times_row(gate, gate + width, width, step.activation, to);
-    make_ready(step.next, to, r);
+  // A piece of EXPERTS: some columns of all experts.
+  void multiply_experts(const Step& step, long piece) const {
+    const Share blocks = piece_of(blocks_of(step.product), num_threads, piece);
+    for (long e = 0; e < step.num_experts; ++e)
+      if (firsts[e] < firsts[e + 1])
+        multiply_ready(step.experts[e], registers[step.from], {firsts[e], firsts[e + 1]}, blocks, step.activation,
+                       registers[step.to]);
   }
 
+  void gate_row(const Step& step, long r) const {
+    const long width = step.next->product.num_inputs;
+    const T *gate = row(step.from, r, 2 * width), *up = gate + width;
+    T* to = row(step.to, r, width);
+    if (step.limit > 0) {
+      const float limit = step.limit, alpha = step.alpha;
+      each_number(width, [&]<class N>(long i) {
+        const N g = smaller_of(take<N>(gate + i), spread<N>(limit)) * alpha, u = take<N>(up + i);
+        const N clamped = smaller_of(larger_of(u, spread<N>(-limit)), spread<N>(limit));
+        put(to + i, activate(g, SILU) * ((clamped + 1.0f) / alpha));
+      });
+    } else if (step.activation == SILU) {
+      silu_times_row(gate, up, width, to);
+    } else {
+      activate_times_row(gate, up, width, step.activation, to);
+    }
+    make_ready(step.next, to, r);
+  }
+  template <class N>
+  static N smaller_of(N a, N b) { return where_greater(a, b, b, a); }
+  template <class N>
+  static N larger_of(N a, N b) { return where_greater(a, b, a, b); }
+
+  // Chooses the experts with the largest probabilities, of equal ones the first.
+  void route_row(const Step& step, long r) const {
+    const long E = step.num_experts, C = step.num_chosen;
+    const T* logits = row(WIDE, r, E);
+    float* odds = scratch<Odds, float>(lanes_up(E));
+    for (long e = 0; e < lanes_up(E); ++e) odds[e] = e < E ? widen(logits[e]) : -INFINITY;
+    softmax(odds, lanes_up(E), nullptr);
+    int32_t* experts = chosen + r * C;
+    T* own = weights + r * C;
+    float *found = scratch<Found, float>(C), sum = 0;
+    for (long c = 0; c < C; ++c) {
+      long best = -1;
+      for (long e = 0; e < E; ++e)
+        if (odds[e] >= 0 && (best < 0 || odds[e] > odds[best])) best = e;
+      experts[c] = best < 0 ? 0 : best;  // NaN: any
+      found[c] = odds[experts[c]];
+      odds[experts[c]] = -1;
+      sum = c ? sum + found[c] : found[c];
+    }
+    for (long c = 0; c < C; ++c) {  // by number
+      const float weight = step.normalized ? found[c] / sum : found[c];
+      const int32_t expert = experts[c];
+      long at = c;
+      for (; at > 0 && experts[at - 1] > expert; --at) experts[at] = experts[at - 1], own[at] = own[at - 1];
+      experts[at] = expert;
+      store_one(own + at, weight);
+    }
+  }
+
+  void sort_pairs(const Step& step) const {
+    const long num_pairs = all.num_rows * num_chosen;
+    for (long e = 0; e <= step.num_experts; ++e) firsts[e] = 0;
+    for (long i = 0; i < num_pairs; ++i) ++firsts[chosen[i] + 1];
+    for (long e = 0; e < step.num_experts; ++e) firsts[e + 1] += firsts[e];
+    for (long i = 0; i < num_pairs; ++i) places[i] = firsts[chosen[i]]++;
+    for (long e = step.num_experts; e > 0; --e) firsts[e] = firsts[e - 1];
+    firsts[0] = 0;
+  }
+
+  void combine_row(const Step& step, long r) const {
+    const long d = all.width;
+    T* to = row(NORMED, r, d);
+    for (long c = 0; c < num_chosen; ++c) {
+      T* from = row(GIVEN, places[r * num_chosen + c], d);
+      const float weight = widen(weights[r * num_chosen + c]);
+      each_number(d, [&]<class N>(long i) { put(from + i, take<N>(from + i) * weight); });
+      if (c) add_to(to, from, d);
+      else memcpy(to, from, d * sizeof(T));
+    }
+    if (step.adds) add_to(to, row(ASIDE, r, d), d);
+  }
+
+  void gate_aside_row(long r) const {
+    alignas(64) float both[LANES];
+    for (long i = 0; i < LANES; ++i) both[i] = i ? -INFINITY : widen(*row(MIXED, r, 1));
+    both[1] = 0;
+    softmax(both, LANES, nullptr);
+    T factor;
+    store_one(&factor, both[0]);
+    T* to = row(ASIDE, r, all.width);
+    each_number(all.width, [&]<class N>(long i) { put(to + i, take<N>(to + i) * widen(factor)); });
+  }
+
+  static bool is_of_pairs(const Step& step) {
+    return step.op == GIVE || ((step.op == GATE || step.op == READY) && step.from >= GIVEN);
+  }
   long num_pieces(const Step& step) const {
     const Product& p = step.product;
     if (step.op == MULTIPLY) return row_parts_of(p) * num_pieces_of(blocks_of(p), num_threads);
+    if (step.op == EXPERTS) return num_pieces_of(blocks_of(p), num_threads);
     if (step.op == ATTEND) return num_pieces_of(all.num_items, num_threads);
+    if (step.op == SORT) return 1;
+    if (is_of_pairs(step)) return num_pieces_of(all.num_rows * num_chosen, num_threads);
     if (step.op == READY && takes_rows(step.next->product) && all.num_adapted == 0) return 0;
     return num_pieces_of(all.num_rows, num_threads);
   }
@@ -283,7 +398,8 @@ struct Decoder {
 
   void run(const Step& step, long piece) const {
     const auto each_row = [&](auto work) {
-      const Share rows = piece_of(all.num_rows, num_threads, piece);
+      const long count = all.num_rows * (is_of_pairs(step) ? num_chosen : 1);
+      const Share rows = piece_of(count, num_threads, piece);
       for (long r = rows.begin; r < rows.end; ++r) work(r);
     };
     const long d = all.width;
@@ -313,6 +429,16 @@ struct Decoder {
         add_to(row(STREAM, r, d), row(NORMED, r, d), d);
       });
       case SCALE: return each_row([&](long r) { scale_by(row(STREAM, r, d), step.scale, d); });
+      case ROUTE: return each_row([&](long r) { route_row(step, r); });
+      case SORT: return sort_pairs(step);
+      case GIVE: return each_row([&](long pair) {
+        T* to = row(GIVEN, places[pair], d);
+        memcpy(to, row(NORMED, pair / num_chosen, d), d * sizeof(T));
+        make_ready(step.next, to, places[pair]);
+      });
+      case EXPERTS: return multiply_experts(step, piece);
+      case COMBINE: return each_row([&](long r) { combine_row(step, r); });
+      case GATE_ASIDE: return each_row([&](long r) { gate_aside_row(r); });
     }
   }
 };
@@ -323,21 +449,33 @@ template <class T>
 void run_decoder(const Step* steps, long num_steps, const Rows& rows, T* stream) {
   const long R = rows.num_rows;
   if (R == 0) return;
-  long inputs = rows.width, outputs = rows.width;
-  for (const Step* step = steps; step < steps + num_steps; ++step)
-    if (step->op == MULTIPLY) {
-      inputs = larger_of(inputs, step->product.num_inputs);
-      outputs = larger_of(outputs, step->product.num_outputs);
+  long inputs = rows.width, outputs = rows.width, expert_inputs = 0, expert_outputs = 0, experts = 0, chosen = 0;
+  for (const Step* step = steps; step < steps + num_steps; ++step) {
+    const bool is_of_experts = step->op == EXPERTS;
+    if (step->op == MULTIPLY || is_of_experts) {
+      long& most_inputs = is_of_experts ? expert_inputs : inputs;
+      long& most_outputs = is_of_experts ? expert_outputs : outputs;
+      most_inputs = larger_of(most_inputs, step->product.num_inputs);
+      most_outputs = larger_of(most_outputs, step->product.num_outputs);
     }
-  const long row_bytes = larger_of(laid_stride<Tiled>(inputs) * long(sizeof(float)), laid_stride<Bytes>(inputs));
-  const long laid_bytes = lanes_up(R) * row_bytes;
-  const long ready_bytes = larger_of(int8::room_for_digits<T>(R, inputs), laid_bytes);
+    experts = larger_of(experts, step->num_experts);
+    chosen = larger_of(chosen, step->num_chosen);
+  }
+  const long P = R * chosen;
+  const auto ready_bytes = [](long count, long inputs) {
+    const long row = larger_of(laid_stride<Tiled>(inputs) * long(sizeof(float)), laid_stride<Bytes>(inputs));
+    return larger_of(int8::room_for_digits<T>(count, inputs), lanes_up(count) * row);
+  };
   const Decoder<T> decoder{rows,
                            {stream, scratch<Normed, T>(R * rows.width), scratch<Wide, T>(R * outputs),
-                            scratch<Mixed, T>(R * inputs), scratch<Aside, T>(R * rows.width), static_cast<T*>(rows.out)},
+                            scratch<Mixed, T>(R * inputs), scratch<Aside, T>(R * rows.width), static_cast<T*>(rows.out),
+                            scratch<Given, T>(P * rows.width), scratch<GivenWide, T>(P * expert_outputs),
+                            scratch<GivenMixed, T>(P * expert_inputs)},
                            scratch<Queries, float>(R * rows.key_ranges[0].num_heads * rows.key_ranges[0].dim),
-                           scratch<Ready, char>(ready_bytes), scratch<Scales, float>(R),
-                           scratch<InRank, T>(R * rows.max_rank), lightwell_num_threads()};
+                           scratch<Ready, char>(larger_of(ready_bytes(R, inputs), ready_bytes(P, expert_inputs))),
+                           scratch<Scales, float>(larger_of(R, P)), scratch<InRank, T>(R * rows.max_rank), chosen,
+                           scratch<Chosen, int32_t>(P), scratch<Weights, T>(P), scratch<Places, long>(P),
+                           scratch<Firsts, long>(experts + 1), lightwell_num_threads()};
   run_in_order(num_steps, [&](long n) { return decoder.num_pieces(steps[n]); },
                [&](long n, long piece) { decoder.fetch(steps[n], piece); },
                [&](long n, long piece) { decoder.run(steps[n], piece); });

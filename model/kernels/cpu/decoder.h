@@ -28,7 +28,8 @@ struct Norm {
 };
 
 // The numbers of a row between steps: [R, numbers of the last step that wrote them]. STREAM is the residual stream.
-enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT };
+enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WIDE, GIVEN_MIXED, NUM_REGISTERS };
+// The registers from GIVEN on have a row for each row and expert that is chosen for it, sorted by expert.
 
 // NORM      to = norm(from)
 // MULTIPLY  to = activation(product of from), as adapters change it; then, with `adds`, what ADD does
@@ -39,15 +40,26 @@ enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT };
 // ADD       NORMED *= scale; STREAM += NORMED
 // JOIN      NORMED += ASIDE; STREAM += NORMED
 // SCALE     STREAM *= scale
+// ROUTE     chooses experts for each row by its logits in WIDE
+// SORT      sorts the pairs of row and expert
+// GIVE      GIVEN = the pairs' rows of NORMED
+// EXPERTS   to = activation(products of from, of each pair's expert)
+// COMBINE   NORMED = the sum of a row's pairs in GIVEN times their weights; with `adds`, plus ASIDE
+// GATE_ASIDE  ASIDE *= the sigmoid of MIXED, a number a row
 // Each intermediate result is rounded to T.
-enum Op : long { NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE };
+enum Op : long {
+  NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE, ROUTE, SORT, GIVE, EXPERTS, COMBINE, GATE_ASIDE
+};
 
 struct Step {
   long op, from, to, layer;
-  const Step* next;      // the MULTIPLY for which the rows of `to` (of READY: of `from`) are made ready, or null
-  Product product;       // of MULTIPLY
+  const Step* next;      // the product for which the rows of `to` (of READY: of `from`) are made ready, or null
+  Product product;       // of MULTIPLY; of EXPERTS: the first of them, all of which have the same shape and form
+  const Product* experts;  // of EXPERTS
   long number, adds;     // of MULTIPLY: its place among the products; 1: it adds to the stream
-  long activation;       // of MULTIPLY and GATE
+  long activation;       // of MULTIPLY, EXPERTS and GATE
+  long num_experts, num_chosen, normalized;  // of ROUTE and SORT; normalized: a row's weights have the sum 1
+  float limit, alpha;    // of GATE: of a clamped gate; limit 0: the gate is activation(gate) * up
   Norm norm;             // of NORM; of ENTER: of the queries
   Norm k_norm, v_norm;   // of ENTER
   const float *cos, *sin;  // of ENTER: [positions, num_rotated], see `Rotation` in rows.h

@@ -1,6 +1,7 @@
 """A step of few rows in one call, against the same network block by block: hidden states, logits, attention rows."""
 
 import random
+import re
 import secrets
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from lightwell.model.batch import Batch, Span
 from lightwell.model.checkpoint.folder import PACKAGED
-from lightwell.model.config import ModelConfig, RopeConfig
+from lightwell.model.config import ClampedGate, ExpertsConfig, ModelConfig, RopeConfig
 from lightwell.model.hooks.head_pairs import HeadPairs
 from lightwell.model.hooks.hooks import AttentionTap, Hooks, Read
 from lightwell.model.kernels import library
@@ -70,6 +71,11 @@ def draw_config(rng: random.Random) -> ModelConfig:
         options |= {"norm_bias": False}
     if rng.random() < 0.2:
         options |= {"parallel_blocks": True, "norm_placement": "pre", "residual_scale": 1.0, "stream_scales": False}
+    if options["norm_placement"] in ("pre", "sandwich") and not options.get("parallel_blocks") and rng.random() < 0.4:
+        options |= {"gated_mlp": True}
+        options |= {"experts": draw_experts(rng, num_layers)}
+    if options["gated_mlp"] and rng.random() < 0.2:
+        options |= {"clamped_gate": ClampedGate(limit=2.0, alpha=1.7)}
     return ModelConfig(
         architecture="Random",
         family="llama",
@@ -88,13 +94,28 @@ def draw_config(rng: random.Random) -> ModelConfig:
     )
 
 
+def draw_experts(rng: random.Random, num_layers: int) -> ExpertsConfig:
+    num_experts, shared = rng.choice([1, 4, 9]), rng.choice([None, 40])
+    return ExpertsConfig(
+        num_experts=num_experts,
+        num_chosen=rng.randint(1, min(3, num_experts)),
+        intermediate_size=rng.choice([24, 96, 130]),
+        normalized=rng.random() < 0.5,
+        shared_intermediate_size=shared,
+        shared_gate=shared is not None and rng.random() < 0.5,
+        dense_layers=tuple(n for n in range(num_layers) if rng.random() < 0.2),
+    )
+
+
 def draw_network(rng: random.Random, dtype: torch.dtype, quantize: Quantization) -> Transformer:
     config = draw_config(rng)
     print(config)  # shown when it fails
     share_of_narrow = rng.choice([0, 0.5, 1])  # weights that are exact in bfloat16 are multiplied in another way
+    drawn = draw_weights(config)
+    names = {name: re.sub(r"experts\.\d+", "experts", name) for name in drawn}  # experts are stored alike
+    narrow = {name for name in sorted({*names.values()}) if rng.random() < share_of_narrow}
     weights = {
-        name: (weight.bfloat16() if rng.random() < share_of_narrow else weight).to(dtype)
-        for name, weight in draw_weights(config).items()
+        name: (weight.bfloat16() if names[name] in narrow else weight).to(dtype) for name, weight in drawn.items()
     }
     arithmetic: ArithmeticChoice = rng.choice(["float32", "bf16-dot"])
     kernels = KernelConfig(arithmetic=arithmetic, activations="int8" if rng.random() < 0.3 else "dtype")
