@@ -104,13 +104,14 @@ class DecoderRows:
         alone: np.ndarray,
         num_key_heads: int,
         rotary_rows: np.ndarray | None = None,
+        cross: VisibleKeys | None = None,
     ) -> None:
         """Check and keep the arrays.
 
         key_ranges: one for each attention window of the layers; the first one has the tables and positions of all.
         items: each row and key head once. slots [R] int64: block * B + the place in the block. alone [R] bool: whether
         a row is the only one of its sequence, and its last. rotary_rows [R] int64: the rows of the rotary tables, by
-        default the positions.
+        default the positions. cross: the keys of cross attention, which follows the other ranges in `key_ranges`.
         """
         num_rows, first = key_ranges[0].num_rows, key_ranges[0]
         self.rotary_rows = first.positions if rotary_rows is None else rotary_rows
@@ -124,10 +125,11 @@ class DecoderRows:
         for name, array in (("slots", slots), ("rotary_rows", self.rotary_rows)):
             if array.min(initial=0) < 0:
                 raise ValueError(f"{name} holds {array.min()}; {name} count from 0")
-        for key_range in key_ranges:
+        self.key_ranges = (*key_ranges, *(() if cross is None else (cross,)))
+        for key_range in self.key_ranges:
             if key_range.num_rows != num_rows or key_range.block_size != first.block_size:
                 raise ValueError(f"key ranges are of {key_range.num_rows} and {num_rows} rows; all must have the same")
-            if not np.array_equal(key_range.last[alone], key_range.positions[alone] + 1):
+            if key_range is not cross and not np.array_equal(key_range.last[alone], key_range.positions[alone] + 1):
                 raise ValueError("a single row must see all keys up to its own, and no others")
         sizes, found = (len(first.tables), num_rows, num_key_heads), items.array[:, 2] @ items.array[:, 4]
         if any(needed > size for needed, size in zip(items.sizes, sizes, strict=True)):
@@ -136,7 +138,7 @@ class DecoderRows:
             raise ValueError(f"items have {found} rows and key heads; there are {num_rows} times {num_key_heads}")
         if alone[items.array[items.array[:, 2] > 1, 1]].any():
             raise ValueError("items have rows of several, and one is single")
-        self.key_ranges, self.items, self.slots, self.alone = tuple(key_ranges), items, slots, alone
+        self.items, self.slots, self.alone = items, slots, alone
         self.num_rows, self.num_key_heads = num_rows, num_key_heads
         self.end_slot = int(slots.max(initial=-1)) + 1
 
@@ -169,7 +171,8 @@ class Decoder:
         self._steps = [*steps]
         self._products = [step.product for step in steps if isinstance(step, Multiply)]
         attends = [step for step in steps if isinstance(step, Attend)]
-        self._num_layers, self._key_ranges = len(attends), {step.key_range for step in attends}
+        self._num_layers = sum(isinstance(step, EnterHeads) for step in steps)
+        self._key_ranges = {step.key_range for step in attends}
         if min(self._key_ranges, default=0) < 0:
             raise ValueError(f"key_range is {min(self._key_ranges)}; ranges count from 0")
         tables = [step.rotary_tables for step in steps if isinstance(step, EnterHeads)]

@@ -88,8 +88,15 @@ class EnterHeads:
 
 
 @dataclass(frozen=True, slots=True)
+class EnterQueries:
+    """Take WIDE [R, H D] as the queries of cross attention."""
+
+
+@dataclass(frozen=True, slots=True)
 class Attend:
-    """MIXED = the heads' mixed values, after `EnterHeads`. The fields are those of `AttentionRule`."""
+    """MIXED = the heads' mixed values, after `EnterHeads`, or `EnterQueries` if `is_cross`. Other fields are those of
+    `AttentionRule`.
+    """
 
     layer: int
     scale: float
@@ -98,6 +105,7 @@ class Attend:
     sinks: Tensor | None = None
     key_range: int = 0
     """The index of the layer's key range among the step's `key_ranges`."""
+    is_cross: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,7 @@ Step = (
     NormRows
     | Multiply
     | EnterHeads
+    | EnterQueries
     | Attend
     | GateRows
     | AddRows

@@ -17,6 +17,7 @@ from lightwell.model.kernels.program import (
     ChooseExperts,
     CombineExperts,
     EnterHeads,
+    EnterQueries,
     GateAside,
     GateRows,
     JoinRows,
@@ -33,7 +34,7 @@ from lightwell.model.kernels.program import (
 _FLOAT32 = (torch.float32,)
 _RMS, _RMS_ONCE, _LAYER = range(3)
 _NORM, _MULTIPLY, _ENTER, _ATTEND, _READY, _GATE, _ADD, _JOIN, _SCALE = range(9)
-_ROUTE, _SORT, _GIVE, _EXPERTS, _COMBINE, _GATE_ASIDE = range(9, 15)
+_ROUTE, _SORT, _GIVE, _EXPERTS, _COMBINE, _GATE_ASIDE, _QUERY = range(9, 16)
 """`Op` of decoder.h."""
 
 
@@ -63,7 +64,7 @@ class CStep(ctypes.Structure):
         *fields("p", "cos", "sin"),
         *fields("l", "num_rotated"),
         *fields("p", "bias", "sinks"),
-        *fields("l", "bias_width", "key_range"),
+        *fields("l", "bias_width", "key_range", "is_cross"),
         *fields("f", "score_scale", "softcap", "scale"),
     )
 
@@ -160,6 +161,9 @@ class _Translation:
                 yield self._multiply(step)
             case EnterHeads():
                 yield self._enter(step)
+            case EnterQueries():
+                self._take(step, Register.WIDE, self.num_heads * self.head_dim)
+                yield CStep(op=_QUERY, source=Register.WIDE)
             case Attend():
                 yield self._attend(step)
             case GateRows():
@@ -268,8 +272,9 @@ class _Translation:
         return found
 
     def _attend(self, step: Attend) -> CStep:
-        self._take(step, Register.WIDE, self._qkv_width)
-        self.widths[Register.MIXED] = self.num_heads * self.head_dim
+        width = self.num_heads * self.head_dim
+        self._take(step, Register.WIDE, width if step.is_cross else self._qkv_width)
+        self.widths[Register.MIXED] = width
         bias_width = 0 if step.bias is None else step.bias.shape[1]
         return CStep(
             op=_ATTEND,
@@ -280,6 +285,7 @@ class _Translation:
             sinks=address_of("sinks", step.sinks, _FLOAT32, (self.num_heads,)),
             bias_width=bias_width,
             key_range=1 + step.key_range,
+            is_cross=step.is_cross,
             score_scale=step.scale,
             softcap=step.softcap or 0.0,
         )

@@ -28,6 +28,7 @@ from lightwell.model.kernels.program import (
     ChooseExperts,
     CombineExperts,
     EnterHeads,
+    EnterQueries,
     GateAside,
     GateRows,
     JoinRows,
@@ -49,7 +50,7 @@ from lightwell.model.layers.mlp import Mlp
 from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
 from lightwell.model.layers.rope import Rope, rotary_rows
 from lightwell.model.network.block import Block, Residual
-from lightwell.model.network.sublayers import Feedforward, MixedFeedforward, SelfAttention
+from lightwell.model.network.sublayers import CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Largest number of weights that one call reads, if it runs several layers: some milliseconds. A key of a head counts
@@ -62,7 +63,9 @@ MOST_ROWS = 256
 
 def _is_supported(block: Block) -> bool:
     """Return whether the kernels can replace a block."""
-    if block.cross is not None or block.per_layer is not None or block.altup is not None:
+    if block.per_layer is not None or block.altup is not None:
+        return False
+    if block.cross is not None and (block.parallel or not isinstance(block.cross.f.heads.attention, NativeAttention)):
         return False
     attention, mixture = block.attention.f, block.mlp.f
     if not isinstance(attention, SelfAttention) or not isinstance(attention.heads.attention, NativeAttention):
@@ -114,10 +117,12 @@ class _Program:
         self.layers: list[int] = []
         """The first step of each layer."""
 
-    def add(self, block: Block, rope: Rope | None, key_range: int) -> None:
-        """Add a block. key_range: the index of its range of keys."""
+    def add(self, block: Block, rope: Rope | None, key_range: int, cross_range: int) -> None:
+        """Add a block. key_range, cross_range: the indices of its ranges of keys."""
         self.layers.append(len(self.steps))
         self._attend(block, rope, key_range)
+        if block.cross is not None:
+            self._attend_across(block.cross, cross_range)
         source = self._before(block.mlp)
         if isinstance(block.mlp.f, MixedFeedforward):
             self._mix_experts(block.mlp.f.experts)
@@ -146,6 +151,15 @@ class _Program:
         else:
             self._multiply(own.heads.out, Register.MIXED, Register.NORMED, self._factor(block.attention))
             self._add_to_stream(block.attention)
+
+    def _attend_across(self, residual: Residual[CrossAttention], key_range: int) -> None:
+        own, rule = residual.f, residual.f.heads.rule
+        self._multiply(own.q, self._before(residual), Register.WIDE)
+        self.steps.append(EnterQueries())
+        attend = Attend(len(self.layers) - 1, rule.scale, rule.softcap, rule.bias, rule.sinks, key_range, is_cross=True)
+        self.steps.append(attend)
+        self._multiply(own.heads.out, Register.MIXED, Register.NORMED, self._factor(residual))
+        self._add_to_stream(residual)
 
     def _inside(self, mlp: Mlp, source: Register) -> Register:
         """Add an mlp up to the input of its last product, and return the register of this input."""
@@ -219,7 +233,7 @@ class DecodeStep:
         self._windows = list(dict.fromkeys(windows))
         self._program = program = _Program()
         for block, rope, window in zip(blocks, ropes, windows, strict=True):
-            program.add(block, rope, self._windows.index(window))
+            program.add(block, rope, self._windows.index(window), len(self._windows))
         program.end(final_norm)
         first = blocks[0].self_attention
         self._num_heads, self._num_kv_heads, self._head_dim = first.num_heads, first.num_kv_heads, first.head_dim
@@ -258,6 +272,8 @@ class DecodeStep:
             return False
         if hooks is not None and (hooks.reads or hooks.changes or hooks.attention_changes):
             return False
+        if hooks is not None and any(tap.cross for tap in hooks.attention):
+            return False
         return len(self._items(batch)) == 1
 
     def _items(self, batch: Batch) -> list[AttentionItems]:
@@ -285,7 +301,13 @@ class DecodeStep:
         (items,) = self._items(batch)
         alone = np.repeat(counts == 1, counts)
         rows = DecoderRows(
-            [each.seen for each in key_ranges], items, batch.slots_array, alone, self._num_kv_heads, rotary_rows(batch)
+            [each.seen for each in key_ranges],
+            items,
+            batch.slots_array,
+            alone,
+            self._num_kv_heads,
+            rotary_rows(batch),
+            batch.cross_key_range.seen if self._blocks[0].cross is not None else None,
         )
         memory, num_layers, out = self._memory(caches), len(caches), x
         changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]

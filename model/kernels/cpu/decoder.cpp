@@ -143,15 +143,21 @@ struct Decoder {
                            static_cast<T*>(memory.values));
   }
 
+  void query_row(const Step& step, long r) const {
+    const long width = heads().num_heads * heads().dim;
+    const T* x = row(step.from, r, width);
+    each_number(width, [&]<class N>(long i) { put(queries + r * width + i, take<N>(x + i)); });
+  }
+
   void attend(const Step& step, const AttentionItem& item) const {
     const LayerMemory& memory = all.memory[step.layer];
     AttentionArguments a = all.key_ranges[step.key_range];
-    a.queries = memory.queries ? memory.queries : queries;
+    a.queries = memory.queries && !step.is_cross ? memory.queries : queries;
     a.keys = memory.keys, a.values = memory.values, a.out = registers[step.to];
     a.scale = step.score_scale, a.softcap = step.softcap;
     a.bias = step.bias, a.bias_width = step.bias_width, a.sinks = step.sinks;
     const T* keys = row(step.from, item.first_row, qkv_width()) + a.num_heads * a.dim;
-    attend_item<T>(a, item, all.alone[item.first_row] ? keys : nullptr);
+    attend_item<T>(a, item, all.alone[item.first_row] && !step.is_cross ? keys : nullptr);
   }
 
   // How threads share a product: blocks of columns, and rows where these are too few.
@@ -411,6 +417,7 @@ struct Decoder {
       });
       case MULTIPLY: return multiply(step, piece);
       case ENTER: return each_row([&](long r) { enter_row(step, r); });
+      case QUERY: return each_row([&](long r) { query_row(step, r); });
       case ATTEND: {
         const Share items = piece_of(all.num_items, num_threads, piece);
         for (long i = items.begin; i < items.end; ++i) attend(step, all.items[i]);

@@ -34,6 +34,7 @@ enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WID
 // NORM      to = norm(from)
 // MULTIPLY  to = activation(product of from), as adapters change it; then, with `adds`, what ADD does
 // ENTER     WIDE holds (H + 2K) D: norms and rotates the heads, and writes keys and values to the layer's cache
+// QUERY     WIDE holds the queries of cross attention, H D
 // ATTEND    to = the heads' mixed values
 // READY     nothing but `next`
 // GATE      to = activation(gate) * up; from holds gate, then up
@@ -48,7 +49,7 @@ enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WID
 // GATE_ASIDE  ASIDE *= the sigmoid of MIXED, a number a row
 // Each intermediate result is rounded to T.
 enum Op : long {
-  NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE, ROUTE, SORT, GIVE, EXPERTS, COMBINE, GATE_ASIDE
+  NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE, ROUTE, SORT, GIVE, EXPERTS, COMBINE, GATE_ASIDE, QUERY
 };
 
 struct Step {
@@ -66,6 +67,7 @@ struct Step {
   long num_rotated;
   const float *bias, *sinks;   // of ATTEND, as in `AttentionArguments`
   long bias_width, key_range;  // of ATTEND; the index of its range among the step's key ranges
+  long is_cross;               // of ATTEND: 1 if all keys are in the cache already, and the queries are those of QUERY
   float score_scale, softcap;  // of ATTEND
   float scale;           // of MULTIPLY with `adds`, ADD and SCALE
 };

@@ -4,6 +4,7 @@ import random
 import re
 import secrets
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from lightwell.model.network import fused_decoder
 from lightwell.model.network.fused_decoder import MOST_ROWS, DecodeStep
 from lightwell.model.network.stack import Stack
 from lightwell.model.network.transformer import Transformer
+from tests import tiny
 from tests.invariance import num_threads
 from tests.model.kernels.levels import at_level
 from tests.model.random_weights import draw_weights
@@ -185,6 +187,21 @@ def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
             assert torch.equal(one.hidden, other.hidden)
             assert one.attention.keys() == other.attention.keys()
             assert all(torch.equal(rows, other.attention[at]) for at, rows in one.attention.items())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("family", ["t5", "t5-gated-untied", "bart", "marian"])
+def test_cross_attention_has_the_same_bits_in_one_call(
+    family: str, dtype: torch.dtype, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(tiny.make_variant(family, tmp_path), dtype)
+    texts = [text[:60] for text in draw_texts(rng, 20)]
+    watched = [Watched(text, encoder_tokens=[rng.randrange(VOCAB_SIZE) for _ in range(9)]) for text in texts]
+    with torch.inference_mode():
+        found = run(model, watched, chunk=20)
+        block_by_block(model, monkeypatch)
+        for one, other in zip(found, run(model, watched, chunk=20), strict=True):
+            assert torch.equal(one.hidden, other.hidden)
 
 
 @pytest.fixture(scope="module")
