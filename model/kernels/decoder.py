@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from lightwell.model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
-from lightwell.model.kernels.checks import SUFFIXES, check_tensor
+from lightwell.model.kernels.checks import SUFFIXES, check_axes, check_tensor
 from lightwell.model.kernels.library import fields, kernels
 from lightwell.model.kernels.products import BLOCK, BlockedWeight
-from lightwell.model.kernels.program import Attend, EnterHeads, Multiply, NormRows, Product, Register, Step
+from lightwell.model.kernels.program import Attend, Convolve, EnterHeads, Multiply, NormRows, Product, Register, Step
 from lightwell.model.kernels.program_translation import CProduct, CStep, c_product, translate
 
 _FLOAT32 = (torch.float32,)
@@ -41,15 +41,21 @@ class CAdaptedRows(ctypes.Structure):
 class CMemory(ctypes.Structure):
     """`LayerMemory` of decoder.h."""
 
-    _fields_ = fields("p", "keys", "values", "queries")
+    _fields_ = fields("p", "keys", "values", "queries", "inputs")
+
+
+class CSpan(ctypes.Structure):
+    """`Span` of decoder.h."""
+
+    _fields_ = fields("l", "first", "end", "read", "write", "is_first")
 
 
 class CRows(ctypes.Structure):
     """`Rows` of decoder.h."""
 
     _fields_ = (
-        *fields("p", "key_ranges", "items", "slots", "alone", "memory", "out", "adapted"),
-        *fields("l", "num_items", "num_rows", "width", "num_adapted", "max_rank"),
+        *fields("p", "key_ranges", "items", "slots", "alone", "memory", "spans", "out", "adapted"),
+        *fields("l", "num_items", "num_rows", "width", "num_adapted", "max_rank", "num_spans"),
     )
 
 
@@ -77,19 +83,31 @@ class AdapterChanges:
 class LayerCaches:
     """The caches to which the layers write keys and values. They are checked once, for all steps."""
 
-    def __init__(self, caches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Check and keep keys [block, K, D, B] and values [block, K, B, D] of each layer; all have the same shapes."""
-        if not caches:
-            raise ValueError("caches is empty; one for each layer is accepted")
-        keys = caches[0][0]
+    def __init__(self, caches: Sequence[tuple[Tensor, Tensor] | Tensor]) -> None:
+        """Check and keep keys [block, K, D, B] and values [block, K, B, D] of each layer with attention, all of the
+        same shapes, and the inputs [state, n, channels] that each layer with a convolution keeps.
+        """
+        of_attention = [each for each in caches if isinstance(each, tuple)]
+        if not of_attention:
+            raise ValueError("caches has no layer with attention; at least one is accepted")
+        keys = of_attention[0][0]
         if keys.dtype not in SUFFIXES or keys.dim() != 4:
             raise ValueError(f"keys are {keys.dtype} {list(keys.shape)}; float32 or bfloat16 of 4 axes is accepted")
         self.num_blocks, self.num_key_heads, self.dim, self.block_size = keys.shape
         self.dtype = keys.dtype
-        for n, (k, v) in enumerate(caches):
-            check_tensor(f"keys of layer {n}", k, (keys.dtype,), tuple(keys.shape))
-            check_tensor(f"values of layer {n}", v, (keys.dtype,), (*keys.shape[:2], keys.shape[3], keys.shape[2]))
-        self.memory = (CMemory * len(caches))(*(CMemory(k.data_ptr(), v.data_ptr()) for k, v in caches))
+        self.memory, self.num_states = (CMemory * len(caches))(), None
+        for n, each in enumerate(caches):
+            if isinstance(each, tuple):
+                k, v = each
+                check_tensor(f"keys of layer {n}", k, (keys.dtype,), tuple(keys.shape))
+                check_tensor(f"values of layer {n}", v, (keys.dtype,), (*keys.shape[:2], keys.shape[3], keys.shape[2]))
+                self.memory[n] = CMemory(k.data_ptr(), v.data_ptr())
+            else:
+                check_axes(f"inputs of layer {n}", each, (keys.dtype,), 3)
+                self.memory[n] = CMemory(inputs=each.data_ptr())
+                self.num_states = min(len(each), self.num_states or len(each))
+        self.inputs = {n: tuple(each.shape[1:]) for n, each in enumerate(caches) if isinstance(each, Tensor)}
+        """The number of inputs and channels that each layer with a convolution keeps."""
         self._kept = [*caches]
 
 
@@ -105,6 +123,7 @@ class DecoderRows:
         num_key_heads: int,
         rotary_rows: np.ndarray | None = None,
         cross: VisibleKeys | None = None,
+        spans: Sequence[tuple[int, int, int, int, bool]] = (),
     ) -> None:
         """Check and keep the arrays.
 
@@ -112,6 +131,8 @@ class DecoderRows:
         items: each row and key head once. slots [R] int64: block * B + the place in the block. alone [R] bool: whether
         a row is the only one of its sequence, and its last. rotary_rows [R] int64: the rows of the rotary tables, by
         default the positions. cross: the keys of cross attention, which follows the other ranges in `key_ranges`.
+        spans: of each sequence its first row and the row after its last, its states before and after them, and whether
+        it begins here; needed for layers with a convolution.
         """
         num_rows, first = key_ranges[0].num_rows, key_ranges[0]
         self.rotary_rows = first.positions if rotary_rows is None else rotary_rows
@@ -138,6 +159,13 @@ class DecoderRows:
             raise ValueError(f"items have {found} rows and key heads; there are {num_rows} times {num_key_heads}")
         if alone[items.array[items.array[:, 2] > 1, 1]].any():
             raise ValueError("items have rows of several, and one is single")
+        bounds = [0, *(end for _, end, *_ in spans)]
+        if spans and ([first for first, *_ in spans] != bounds[:-1] or bounds[-1] != num_rows):
+            raise ValueError(f"spans end at {bounds[1:]}; all of the {num_rows} rows in order are accepted")
+        if any(min(read, write) < 0 for _, _, read, write, _ in spans):
+            raise ValueError("a span has a negative state; states count from 0")
+        self.spans = (CSpan * len(spans))(*spans)
+        self.end_state = 1 + max((max(read, write) for _, _, read, write, _ in spans), default=-1)
         self.items, self.slots, self.alone = items, slots, alone
         self.num_rows, self.num_key_heads = num_rows, num_key_heads
         self.end_slot = int(slots.max(initial=-1)) + 1
@@ -171,7 +199,10 @@ class Decoder:
         self._steps = [*steps]
         self._products = [step.product for step in steps if isinstance(step, Multiply)]
         attends = [step for step in steps if isinstance(step, Attend)]
-        self._num_layers = sum(isinstance(step, EnterHeads) for step in steps)
+        self._num_layers = sum(isinstance(step, EnterHeads | Convolve) for step in steps)
+        self._inputs = {
+            step.layer: (len(step.taps) - 1, step.taps.shape[1]) for step in steps if isinstance(step, Convolve)
+        }
         self._key_ranges = {step.key_range for step in attends}
         if min(self._key_ranges, default=0) < 0:
             raise ValueError(f"key_range is {min(self._key_ranges)}; ranges count from 0")
@@ -221,11 +252,13 @@ class Decoder:
             slots=rows.slots.ctypes.data,
             alone=rows.alone.ctypes.data,
             memory=ctypes.addressof(memory),
+            spans=ctypes.addressof(rows.spans),
             out=out.data_ptr(),
             adapted=ctypes.addressof(adapters),
             num_adapted=len(adapters),
             max_rank=max((changes.max_rank for _, changes in adapted), default=0),
             num_items=len(rows.items.array),
+            num_spans=len(rows.spans),
             num_rows=num_rows,
             width=self.width,
         )
@@ -302,6 +335,11 @@ class Decoder:
                 f"caches have {caches.num_blocks} blocks of {size} keys; rows take {blocks} of "
                 f"{rows.key_ranges[0].block_size}, and the slot {rows.end_slot - 1}"
             )
+        if self._inputs != caches.inputs or (self._inputs and rows.end_state > (caches.num_states or 0)):
+            found = f"caches keep {caches.inputs} inputs and channels of {caches.num_states} states"
+            raise ValueError(f"{found}; {self._inputs}, and {rows.end_state} states, are accepted")
+        if self._inputs and not len(rows.spans):
+            raise ValueError("rows have no spans; convolutions need them")
         last = int(rows.rotary_rows.max(initial=-1))
         if self._num_positions is not None and last >= self._num_positions:
             raise ValueError(f"cos and sin are for {self._num_positions} positions; a row has position {last}")

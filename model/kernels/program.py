@@ -109,6 +109,17 @@ class Attend:
 
 
 @dataclass(frozen=True, slots=True)
+class Convolve:
+    """MIXED = C * conv(B * x), where WIDE holds B, C and x, each of the convolution's channels."""
+
+    layer: int
+    taps: Tensor
+    """[kept inputs + 1, channels] float32, the row's own last."""
+    bias: Tensor | None = None
+    """[channels] float32."""
+
+
+@dataclass(frozen=True, slots=True)
 class GateRows:
     """MIXED = activation(gate) * up of WIDE, which holds gate, then up; or GIVEN_MIXED of GIVEN_WIDE. A product of the
     result follows.
@@ -180,6 +191,7 @@ Step = (
     | EnterHeads
     | EnterQueries
     | Attend
+    | Convolve
     | GateRows
     | AddRows
     | JoinRows

@@ -16,6 +16,7 @@ from lightwell.model.kernels.program import (
     Attend,
     ChooseExperts,
     CombineExperts,
+    Convolve,
     EnterHeads,
     EnterQueries,
     GateAside,
@@ -34,7 +35,7 @@ from lightwell.model.kernels.program import (
 _FLOAT32 = (torch.float32,)
 _RMS, _RMS_ONCE, _LAYER = range(3)
 _NORM, _MULTIPLY, _ENTER, _ATTEND, _READY, _GATE, _ADD, _JOIN, _SCALE = range(9)
-_ROUTE, _SORT, _GIVE, _EXPERTS, _COMBINE, _GATE_ASIDE, _QUERY = range(9, 16)
+_ROUTE, _SORT, _GIVE, _EXPERTS, _COMBINE, _GATE_ASIDE, _QUERY, _CONVOLVE = range(9, 17)
 """`Op` of decoder.h."""
 
 
@@ -65,6 +66,8 @@ class CStep(ctypes.Structure):
         *fields("l", "num_rotated"),
         *fields("p", "bias", "sinks"),
         *fields("l", "bias_width", "key_range", "is_cross"),
+        *fields("p", "taps"),
+        *fields("l", "num_kept", "channels"),
         *fields("f", "score_scale", "softcap", "scale"),
     )
 
@@ -166,6 +169,15 @@ class _Translation:
                 yield CStep(op=_QUERY, source=Register.WIDE)
             case Attend():
                 yield self._attend(step)
+            case Convolve(layer, taps, bias):
+                count, channels = taps.shape
+                self._take(step, Register.WIDE, 3 * channels)
+                self.widths[Register.MIXED] = channels
+                check_tensor("taps", taps, _FLOAT32, (count, channels))
+                address = address_of("bias", bias, _FLOAT32, (channels,))
+                places = {"source": Register.WIDE, "target": Register.MIXED, "layer": layer}
+                sizes = {"num_kept": count - 1, "channels": channels}
+                yield CStep(op=_CONVOLVE, **places, taps=taps.data_ptr(), bias=address, **sizes)
             case GateRows():
                 yield self._gate(step)
             case AddRows(scale):

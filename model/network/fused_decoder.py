@@ -7,6 +7,7 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension, L lay
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
@@ -27,6 +28,7 @@ from lightwell.model.kernels.program import (
     Attend,
     ChooseExperts,
     CombineExperts,
+    Convolve,
     EnterHeads,
     EnterQueries,
     GateAside,
@@ -50,6 +52,7 @@ from lightwell.model.layers.mlp import Mlp
 from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
 from lightwell.model.layers.rope import Rope, rotary_rows
 from lightwell.model.network.block import Block, Residual
+from lightwell.model.network.recurrences import ShortConvolution
 from lightwell.model.network.sublayers import CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
@@ -68,12 +71,14 @@ def _is_supported(block: Block) -> bool:
     if block.cross is not None and (block.parallel or not isinstance(block.cross.f.heads.attention, NativeAttention)):
         return False
     attention, mixture = block.attention.f, block.mlp.f
-    if not isinstance(attention, SelfAttention) or not isinstance(attention.heads.attention, NativeAttention):
+    norms: list[Norm | None] = []
+    if isinstance(attention, SelfAttention):
+        if not attention.has_kv or attention.gated or not isinstance(attention.heads.attention, NativeAttention):
+            return False
+        norms = [attention.q_norm, attention.k_norm, attention.v_norm]
+    elif not isinstance(attention, ShortConvolution) or not attention.into.native:
         return False
-    if not attention.has_kv or attention.gated:
-        return False
-    norms = [norm for each in block.residuals for norm in (each.before, each.after, each.of_sum)]
-    norms += [attention.q_norm, attention.k_norm, attention.v_norm]
+    norms += [norm for each in block.residuals for norm in (each.before, each.after, each.of_sum)]
     if not all(norm is None or _is_native(norm) for norm in norms):
         return False
     if isinstance(mixture, MixedFeedforward):
@@ -120,7 +125,10 @@ class _Program:
     def add(self, block: Block, rope: Rope | None, key_range: int, cross_range: int) -> None:
         """Add a block. key_range, cross_range: the indices of its ranges of keys."""
         self.layers.append(len(self.steps))
-        self._attend(block, rope, key_range)
+        if isinstance(block.attention.f, ShortConvolution):
+            self._convolve(block.attention, block.attention.f)
+        else:
+            self._attend(block, rope, key_range)
         if block.cross is not None:
             self._attend_across(block.cross, cross_range)
         source = self._before(block.mlp)
@@ -151,6 +159,12 @@ class _Program:
         else:
             self._multiply(own.heads.out, Register.MIXED, Register.NORMED, self._factor(block.attention))
             self._add_to_stream(block.attention)
+
+    def _convolve(self, residual: Residual[Any], own: ShortConvolution) -> None:
+        self._multiply(own.into, self._before(residual), Register.WIDE)
+        self.steps.append(Convolve(len(self.layers) - 1, own.convolution.taps, own.convolution.bias))
+        self._multiply(own.out, Register.MIXED, Register.NORMED, self._factor(residual))
+        self._add_to_stream(residual)
 
     def _attend_across(self, residual: Residual[CrossAttention], key_range: int) -> None:
         own, rule = residual.f, residual.f.heads.rule
@@ -229,13 +243,16 @@ class DecodeStep:
     def __init__(self, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> None:
         """Keep the blocks, which `of` has checked. ropes: one for each block."""
         self._blocks = blocks
-        windows = [block.self_attention.window for block in blocks]
-        self._windows = list(dict.fromkeys(windows))
+        attentions = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
+        self._windows = list(dict.fromkeys(attention.window for attention in attentions))
         self._program = program = _Program()
-        for block, rope, window in zip(blocks, ropes, windows, strict=True):
-            program.add(block, rope, self._windows.index(window), len(self._windows))
+        for block, rope in zip(blocks, ropes, strict=True):
+            has_window = isinstance(block.attention.f, SelfAttention)
+            key_range = self._windows.index(block.self_attention.window) if has_window else 0
+            program.add(block, rope, key_range, len(self._windows))
         program.end(final_norm)
-        first = blocks[0].self_attention
+        first = attentions[0]
+        self._has_states = len(attentions) < len(blocks)
         self._num_heads, self._num_kv_heads, self._head_dim = first.num_heads, first.num_kv_heads, first.head_dim
         self._decoder = Decoder(
             program.steps,
@@ -257,7 +274,7 @@ class DecodeStep:
         """Return the step of a causal stack, or None if the kernels cannot replace its blocks."""
         if not blocks or not all(map(_is_supported, blocks)) or not (final_norm is None or _is_native(final_norm)):
             return None
-        heads = [block.self_attention for block in blocks]
+        heads = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
         shapes = {(each.num_heads, each.num_kv_heads, each.head_dim) for each in heads}
         return cls(blocks, final_norm, ropes) if len(shapes) == 1 else None
 
@@ -308,6 +325,7 @@ class DecodeStep:
             self._num_kv_heads,
             rotary_rows(batch),
             batch.cross_key_range.seen if self._blocks[0].cross is not None else None,
+            self._spans(batch) if self._has_states else (),
         )
         memory, num_layers, out = self._memory(caches), len(caches), x
         changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]
@@ -326,10 +344,17 @@ class DecodeStep:
             )
         return out
 
+    @staticmethod
+    def _spans(batch: Batch) -> list[tuple[int, int, int, int, bool]]:
+        bounds = pairwise(batch.first_rows)
+        return [(*rows, *span.states, span.start == 0) for rows, span in zip(bounds, batch.spans, strict=True)]
+
     def _memory(self, caches: Sequence[LayerCache]) -> LayerCaches:
         """Return the caches in the kernels' form. A server's steps all use the same caches."""
         if self._layer_caches is None or caches is not self._caches:
-            self._layer_caches = LayerCaches([(each.keys, each.values) for each in caches])
+            self._layer_caches = LayerCaches(
+                [(each.keys, each.values) if each.states is None else each.states.inputs for each in caches]
+            )
             self._caches = caches
         return self._layer_caches
 

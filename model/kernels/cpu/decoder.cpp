@@ -143,6 +143,39 @@ struct Decoder {
                            static_cast<T*>(memory.values));
   }
 
+  // Each product and each sum is rounded: B x, the gate's product and the result before it to T, the others to float32.
+  void convolve(const Step& step, const Span& span) const {
+    const long n = step.num_kept, C = step.channels;
+    T* states = static_cast<T*>(all.memory[step.layer].inputs);
+    const T* old = states + span.read * n * C;
+    T* kept = states + span.write * n * C;
+    const auto input_of = [&](long r) { return row(step.from, r, 3 * C) + 2 * C; };
+    for (long r = span.first; r < span.end; ++r) {
+      const T *before = row(step.from, r, 3 * C), *gate = before + C;
+      T *x = input_of(r), *to = row(step.to, r, C);
+      each_number(C, [&]<class N>(long i) {
+        put(x + i, take<N>(before + i) * take<N>(x + i));
+        N sum = spread<N>(0.0f);
+        for (long tap = 0; tap <= n; ++tap) {
+          const long at = r - span.first - n + tap;  // among the span's rows
+          N input = spread<N>(0.0f);
+          if (at >= 0) input = take<N>(input_of(span.first + at) + i);
+          else if (!span.is_first) input = take<N>(old + (n + at) * C + i);
+          const N product = input * take<N>(step.taps + tap * C + i);
+          sum = tap ? sum + product : product;
+        }
+        if (step.bias) sum = sum + take<N>(step.bias + i);
+        put(to + i, take<N>(gate + i) * rounded<T>(sum));
+      });
+    }
+    for (long j = 0; j < n; ++j) {  // in order: `kept` may be `old`
+      const long at = span.end - span.first - n + j;
+      if (at >= 0) memcpy(kept + j * C, input_of(span.first + at), C * sizeof(T));
+      else if (span.is_first) memset(kept + j * C, 0, C * sizeof(T));
+      else memmove(kept + j * C, old + (n + at) * C, C * sizeof(T));
+    }
+  }
+
   void query_row(const Step& step, long r) const {
     const long width = heads().num_heads * heads().dim;
     const T* x = row(step.from, r, width);
@@ -389,6 +422,7 @@ struct Decoder {
     if (step.op == MULTIPLY) return row_parts_of(p) * num_pieces_of(blocks_of(p), num_threads);
     if (step.op == EXPERTS) return num_pieces_of(blocks_of(p), num_threads);
     if (step.op == ATTEND) return num_pieces_of(all.num_items, num_threads);
+    if (step.op == CONVOLVE) return num_pieces_of(all.num_spans, num_threads);
     if (step.op == SORT) return 1;
     if (is_of_pairs(step)) return num_pieces_of(all.num_rows * num_chosen, num_threads);
     if (step.op == READY && takes_rows(step.next->product) && all.num_adapted == 0) return 0;
@@ -417,6 +451,11 @@ struct Decoder {
       });
       case MULTIPLY: return multiply(step, piece);
       case ENTER: return each_row([&](long r) { enter_row(step, r); });
+      case CONVOLVE: {
+        const Share spans = piece_of(all.num_spans, num_threads, piece);
+        for (long i = spans.begin; i < spans.end; ++i) convolve(step, all.spans[i]);
+        return;
+      }
       case QUERY: return each_row([&](long r) { query_row(step, r); });
       case ATTEND: {
         const Share items = piece_of(all.num_items, num_threads, piece);

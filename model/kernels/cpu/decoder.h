@@ -34,6 +34,7 @@ enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WID
 // NORM      to = norm(from)
 // MULTIPLY  to = activation(product of from), as adapters change it; then, with `adds`, what ADD does
 // ENTER     WIDE holds (H + 2K) D: norms and rotates the heads, and writes keys and values to the layer's cache
+// CONVOLVE  to = C * conv(B * x), where WIDE holds B, C and x, of the inputs that the layer keeps and those of the rows
 // QUERY     WIDE holds the queries of cross attention, H D
 // ATTEND    to = the heads' mixed values
 // READY     nothing but `next`
@@ -49,7 +50,7 @@ enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WID
 // GATE_ASIDE  ASIDE *= the sigmoid of MIXED, a number a row
 // Each intermediate result is rounded to T.
 enum Op : long {
-  NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE, ROUTE, SORT, GIVE, EXPERTS, COMBINE, GATE_ASIDE, QUERY
+  NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE, ROUTE, SORT, GIVE, EXPERTS, COMBINE, GATE_ASIDE, QUERY, CONVOLVE
 };
 
 struct Step {
@@ -68,6 +69,8 @@ struct Step {
   const float *bias, *sinks;   // of ATTEND, as in `AttentionArguments`
   long bias_width, key_range;  // of ATTEND; the index of its range among the step's key ranges
   long is_cross;               // of ATTEND: 1 if all keys are in the cache already, and the queries are those of QUERY
+  const float* taps;           // of CONVOLVE: [num_kept + 1, channels], the row's own last; its bias [channels] is `bias`
+  long num_kept, channels;
   float score_scale, softcap;  // of ATTEND
   float scale;           // of MULTIPLY with `adds`, ADD and SCALE
 };
@@ -88,6 +91,13 @@ struct LayerMemory {
   void* keys;      // [block, K, D, B] of T
   void* values;    // [block, K, B, D] of T
   float* queries;  // [R, H, D], kept for hooks on the layer, or null
+  void* inputs;    // [state, num_kept, channels] of T, of a layer with a convolution, oldest first
+};
+
+// The rows of one sequence, and its states before and after them.
+struct Span {
+  long first, end, read, write;
+  long is_first;  // 1: the sequence begins, its state before is zero
 };
 
 struct Rows {
@@ -96,10 +106,12 @@ struct Rows {
   const int64_t* slots;              // [R]: a row's place in the cache, block * B + place in the block
   const uint8_t* alone;              // [R]: 1 where the row is the only one of its sequence, and its last
   const LayerMemory* memory;         // [L]
+  const Span* spans;                 // [num_spans]
   void* out;                         // [R, d] of T: the register OUT
   const AdaptedRows* adapted;        // [num_adapted], in order
   long num_items, num_rows, width;   // R, d
   long num_adapted, max_rank;        // of the adapters' products
+  long num_spans;
 };
 
 }  // namespace LEVEL

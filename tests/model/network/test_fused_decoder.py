@@ -190,8 +190,8 @@ def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("family", ["t5", "t5-gated-untied", "bart", "marian"])
-def test_cross_attention_has_the_same_bits_in_one_call(
+@pytest.mark.parametrize("family", ["t5", "t5-gated-untied", "bart", "marian", "lfm2"])
+def test_cross_attention_and_convolutions_have_the_same_bits_in_one_call(
     family: str, dtype: torch.dtype, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(tiny.make_variant(family, tmp_path), dtype)
