@@ -164,7 +164,7 @@ class DecoderRows:
             raise ValueError(f"spans end at {bounds[1:]}; all of the {num_rows} rows in order are accepted")
         if any(min(read, write) < 0 for _, _, read, write, _ in spans):
             raise ValueError("a span has a negative state; states count from 0")
-        self.spans = (CSpan * len(spans))(*spans)
+        self.spans = (CSpan * len(spans))(*(CSpan(*each) for each in spans))
         self.end_state = 1 + max((max(read, write) for _, _, read, write, _ in spans), default=-1)
         self.items, self.slots, self.alone = items, slots, alone
         self.num_rows, self.num_key_heads = num_rows, num_key_heads

@@ -104,9 +104,10 @@ def _weights(norm: Norm | None) -> NormWeights | None:
     """Return a norm in the kernels' form."""
     if norm is None:
         return None
-    assert isinstance(norm, RmsNorm | LayerNorm)
-    is_centred = isinstance(norm, LayerNorm)
-    return NormWeights(norm.weight, norm.eps, norm.bias if is_centred else None, is_centred)
+    if isinstance(norm, LayerNorm):
+        return NormWeights(norm.weight, norm.eps, norm.bias, is_centred=True)
+    assert isinstance(norm, RmsNorm)
+    return NormWeights(norm.weight, norm.eps)
 
 
 def _product(linear: Linear) -> Product:
@@ -136,6 +137,7 @@ class _Program:
             self._mix_experts(block.mlp.f.experts)
             self._add_to_stream(block.mlp)
         else:
+            assert isinstance(block.mlp.f, Feedforward)
             mlp = block.mlp.f.mlp
             self._multiply(
                 mlp.down, self._inside(mlp, source), Register.NORMED, self._factor(block.mlp, block.parallel)
@@ -151,7 +153,8 @@ class _Program:
         own, n, rule = block.self_attention, len(self.layers) - 1, block.self_attention.heads.rule
         self._multiply(own.qkv, self._before(block.attention), Register.WIDE)
         tables = None if rope is None else (rope.cos, rope.sin)
-        self.steps.append(EnterHeads(n, *map(_weights, (own.q_norm, own.k_norm, own.v_norm)), tables))
+        norms = _weights(own.q_norm), _weights(own.k_norm), _weights(own.v_norm)
+        self.steps.append(EnterHeads(n, *norms, tables))
         self.steps.append(Attend(n, rule.scale, rule.softcap, rule.bias, rule.sinks, key_range))
         if block.parallel:
             self._multiply(own.heads.out, Register.MIXED, Register.ASIDE)
