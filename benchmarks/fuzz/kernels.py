@@ -18,12 +18,13 @@ from torch import Tensor
 from lightwell.model.kernels import library, rows
 from lightwell.model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys, attend, mix_rows, softmax_rows
 from lightwell.model.kernels.checks import ACTIVATIONS, SUFFIXES
-from lightwell.model.kernels.decoder import PRODUCTS, Change, DecoderRows, LayerCaches, Product
+from lightwell.model.kernels.decoder import Change, DecoderRows, LayerCaches
 from lightwell.model.kernels.encoder import Encoder, EncoderLayer, attend_texts
 from lightwell.model.kernels.flow import maximum_flow
 from lightwell.model.kernels.group_quantized import GroupedWeight, why_not_grouped
 from lightwell.model.kernels.int8 import Int8BlockedWeight
 from lightwell.model.kernels.products import DOT, WIDEN, BlockedWeight
+from lightwell.model.kernels.program import Multiply, Product
 from lightwell.model.quantized import GroupedRows
 from tests.model.kernels import attention_world, decoder_world
 from tests.model.kernels.draw_grouped import VALUES, draw_grouped
@@ -237,23 +238,19 @@ def _decoder(draw: Draw) -> None:
     """Layers of weights in every form, with adapters, in one call and in several, and for no rows."""
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its seed
         world = decoder_world.World(draw.rng.choice(get_args(decoder_world.Kind)), seed=draw.rng.randrange(2**32))
-    cut = draw.rng.randint(0, len(world.layers))
+    cut = draw.rng.randint(0, world.num_layers)
     world.run((cut,))
     decoder, (first, end) = world.decoder(), sorted(draw.rng.choices(range(world.num_rows + 1), k=2))
 
-    def change(product: Product, rank: int) -> Change:
+    def change(product: Product) -> Change:
+        rank = draw.rng.choice([1, 3, 8, 17])
         down, up = (rank, product.weight.num_inputs), (product.weight.num_outputs, rank)
         return Change(*(Product(BlockedWeight(torch.randn(size).to(world.dtype))) for size in (down, up)))
 
-    ranks = [draw.rng.choice([1, 3, 8, 17]) for _ in world.layers]
-    changes = decoder.changes(
-        [
-            {name: change(getattr(layer, name), rank) for name in PRODUCTS if draw.rng.random() < 0.7}
-            for layer, rank in zip(world.layers, ranks, strict=True)
-        ]
-    )
-    caches = LayerCaches(world.copied_caches())
-    decoder.run(world.x.clone(), world.rows, caches, first_layer=cut, adapted=[(slice(first, end), changes)])
+    products = [step.product for step in world.steps if isinstance(step, Multiply)]
+    changes = decoder.changes([change(each) if draw.rng.random() < 0.7 else None for each in products])
+    caches, adapted = LayerCaches(world.copied_caches()), [(slice(first, end), changes)]
+    decoder.run(world.x.clone(), world.rows, caches, first=world.first_steps[cut], adapted=adapted)
     empty = np.zeros(0, np.int64)
     ranges = [VisibleKeys(world.tables, empty, empty, empty, world.size) for _ in world.windows]
     items = AttentionItems(np.zeros((0, 5), np.int32))

@@ -1,12 +1,14 @@
 """Runs a step of few rows through all blocks of a decoder in one call, with the same bits as the separate blocks.
 
-The products of such a step take microseconds each, and the overhead of torch and Python between them takes as long.
+The blocks of every dense decoder become one program (`model/kernels/program.py`). The products of such a step take
+microseconds each, and the overhead of torch and Python between them takes as long.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
 """
 
 from collections.abc import Sequence
-from typing import Self, cast
+from itertools import pairwise
+from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,27 +16,44 @@ import torch
 from torch import Tensor
 
 from lightwell.model.batch import Batch
+from lightwell.model.config import ClampedGate
 from lightwell.model.hooks.attention_hooks import Attended, deliver_rows
 from lightwell.model.hooks.hooks import Hooks
 from lightwell.model.kernels.attention import AttentionItems
-from lightwell.model.kernels.decoder import (
-    AdapterChanges,
-    Change,
-    Decoder,
-    DecoderLayer,
-    DecoderRows,
-    LayerCaches,
-    Product,
-)
+from lightwell.model.kernels.decoder import AdapterChanges, Change, Decoder, DecoderRows, LayerCaches
 from lightwell.model.kernels.library import num_threads
 from lightwell.model.kernels.products import LaidWeight
+from lightwell.model.kernels.program import (
+    AddRows,
+    Attend,
+    ChooseExperts,
+    CombineExperts,
+    Convolve,
+    EnterHeads,
+    EnterQueries,
+    GateAside,
+    GateRows,
+    JoinRows,
+    Multiply,
+    MultiplyExperts,
+    NormRows,
+    NormWeights,
+    Product,
+    Register,
+    ScaleRows,
+    Step,
+)
 from lightwell.model.kv_cache import LayerCache
 from lightwell.model.layers.attention import NativeAttention
+from lightwell.model.layers.experts import Experts
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.lora import AdaptedRows, Adapter
-from lightwell.model.layers.norm import Norm, RmsNorm
+from lightwell.model.layers.mlp import Mlp
+from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
 from lightwell.model.layers.rope import Rope, rotary_rows
-from lightwell.model.network.block import Block
+from lightwell.model.network.block import Block, Residual
+from lightwell.model.network.recurrences import ShortConvolution
+from lightwell.model.network.sublayers import CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Largest number of weights that one call reads, if it runs several layers: some milliseconds. A key of a head counts
@@ -47,49 +66,178 @@ MOST_ROWS = 256
 
 def _is_supported(block: Block) -> bool:
     """Return whether the kernels can replace a block."""
-    mlp = block.one_mlp
-    if block.parallel or block.cross is not None or not block.is_plain or mlp is None or mlp.gate != "silu":
+    if block.per_layer is not None or block.altup is not None:
         return False
-    heads = block.self_attention.heads
-    if heads.rule.bias is not None or heads.rule.sinks is not None or not isinstance(heads.attention, NativeAttention):
+    if block.cross is not None and (block.parallel or not isinstance(block.cross.f.heads.attention, NativeAttention)):
         return False
-    return all(each.after is None and each.of_sum is None and _is_native(each.before) for each in block.residuals)
+    attention, mixture = block.attention.f, block.mlp.f
+    norms: list[Norm | None] = []
+    if isinstance(attention, SelfAttention):
+        if not attention.has_kv or attention.gated or not isinstance(attention.heads.attention, NativeAttention):
+            return False
+        norms = [attention.q_norm, attention.k_norm, attention.v_norm]
+    elif not isinstance(attention, ShortConvolution) or not attention.into.native:
+        return False
+    norms += [norm for each in block.residuals for norm in (each.before, each.after, each.of_sum)]
+    if not all(norm is None or _is_native(norm) for norm in norms):
+        return False
+    if isinstance(mixture, MixedFeedforward):
+        return not block.parallel and block.mlp.before is not None and _are_supported(mixture.experts)
+    return isinstance(mixture, Feedforward) and not mixture.mlp.sparsity
 
 
-def _is_native(norm: Norm | None) -> bool:
-    return isinstance(norm, RmsNorm) and norm.native
+def _are_supported(experts: Experts) -> bool:
+    """Return whether the kernels can replace experts."""
+    if experts.router_norm is not None or experts.scales is not None:
+        return False
+    forms = {
+        (cast(LaidWeight, each.up.weight).form, cast(LaidWeight, each.down.weight).form) for each in experts.experts
+    }
+    return len(forms) == 1
 
 
-def _norms(block: Block) -> list[RmsNorm]:
-    """Return the norms of a supported block: before attention, before the mlp, and of queries and keys if present."""
-    attention = block.self_attention
-    norms = block.attention.before, block.mlp.before, attention.q_norm, attention.k_norm
-    return [norm for norm in norms if isinstance(norm, RmsNorm)]
+def _is_native(norm: Norm) -> bool:
+    return isinstance(norm, RmsNorm | LayerNorm) and norm.native
 
 
-def _linears(block: Block) -> dict[str, Linear]:
-    """Return the matrices of a supported block by the kernels' names."""
-    own = block.linears
-    return {"qkv": own["qkv"], "out": own["attn_out"], "gate_up": own["up"], "down": own["down"]}
+def _weights(norm: Norm | None) -> NormWeights | None:
+    """Return a norm in the kernels' form."""
+    if norm is None:
+        return None
+    if isinstance(norm, LayerNorm):
+        return NormWeights(norm.weight, norm.eps, norm.bias, is_centred=True)
+    assert isinstance(norm, RmsNorm)
+    return NormWeights(norm.weight, norm.eps)
 
 
 def _product(linear: Linear) -> Product:
     return Product(cast(LaidWeight, linear.weight), linear.bias)  # native, like the block's attention and norms
 
 
-def _layer(block: Block, rope: Rope | None, key_range: int) -> DecoderLayer:
-    """Return a supported block in the kernels' form. key_range: the index of its range of keys."""
-    own = block.self_attention
-    before_attention, before_mlp, *_ = _norms(block)
-    return DecoderLayer(
-        **{name: _product(linear) for name, linear in _linears(block).items()},
-        before_attention=before_attention.weight,
-        before_mlp=before_mlp.weight,
-        q_norm=None if own.q_norm is None else own.q_norm.weight,
-        k_norm=None if own.k_norm is None else own.k_norm.weight,
-        rotary_tables=None if rope is None else (rope.cos, rope.sin),
-        key_range=key_range,
-    )
+class _Program:
+    """The steps of supported blocks, and their matrices in the order of the products."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.linears: list[Linear] = []
+        self.layers: list[int] = []
+        """The first step of each layer."""
+
+    def add(self, block: Block, rope: Rope | None, key_range: int, cross_range: int) -> None:
+        """Add a block. key_range, cross_range: the indices of its ranges of keys."""
+        self.layers.append(len(self.steps))
+        if isinstance(block.attention.f, ShortConvolution):
+            self._convolve(block.attention, block.attention.f)
+        else:
+            self._attend(block, rope, key_range)
+        if block.cross is not None:
+            self._attend_across(block.cross, cross_range)
+        source = self._before(block.mlp)
+        if isinstance(block.mlp.f, MixedFeedforward):
+            self._mix_experts(block.mlp.f.experts)
+            self._add_to_stream(block.mlp)
+        else:
+            assert isinstance(block.mlp.f, Feedforward)
+            mlp = block.mlp.f.mlp
+            self._multiply(
+                mlp.down, self._inside(mlp, source), Register.NORMED, self._factor(block.mlp, block.parallel)
+            )
+            self._add_to_stream(block.mlp, joins=block.parallel)
+
+    def end(self, norm: Norm | None) -> None:
+        """Add the final norm."""
+        self.layers.append(len(self.steps))
+        self._norm(norm, Register.STREAM, Register.OUT)
+
+    def _attend(self, block: Block, rope: Rope | None, key_range: int) -> None:
+        own, n, rule = block.self_attention, len(self.layers) - 1, block.self_attention.heads.rule
+        self._multiply(own.qkv, self._before(block.attention), Register.WIDE)
+        tables = None if rope is None else (rope.cos, rope.sin)
+        norms = _weights(own.q_norm), _weights(own.k_norm), _weights(own.v_norm)
+        self.steps.append(EnterHeads(n, *norms, tables))
+        self.steps.append(Attend(n, rule.scale, rule.softcap, rule.bias, rule.sinks, key_range))
+        if block.parallel:
+            self._multiply(own.heads.out, Register.MIXED, Register.ASIDE)
+            self._norm(block.attention.after, Register.ASIDE, Register.ASIDE)
+        else:
+            self._multiply(own.heads.out, Register.MIXED, Register.NORMED, self._factor(block.attention))
+            self._add_to_stream(block.attention)
+
+    def _convolve(self, residual: Residual[Any], own: ShortConvolution) -> None:
+        self._multiply(own.into, self._before(residual), Register.WIDE)
+        self.steps.append(Convolve(len(self.layers) - 1, own.convolution.taps, own.convolution.bias))
+        self._multiply(own.out, Register.MIXED, Register.NORMED, self._factor(residual))
+        self._add_to_stream(residual)
+
+    def _attend_across(self, residual: Residual[CrossAttention], key_range: int) -> None:
+        own, rule = residual.f, residual.f.heads.rule
+        self._multiply(own.q, self._before(residual), Register.WIDE)
+        self.steps.append(EnterQueries())
+        attend = Attend(len(self.layers) - 1, rule.scale, rule.softcap, rule.bias, rule.sinks, key_range, is_cross=True)
+        self.steps.append(attend)
+        self._multiply(own.heads.out, Register.MIXED, Register.NORMED, self._factor(residual))
+        self._add_to_stream(residual)
+
+    def _inside(self, mlp: Mlp, source: Register) -> Register:
+        """Add an mlp up to the input of its last product, and return the register of this input."""
+        self._multiply(mlp.up, source, Register.WIDE)
+        return self._gate(mlp, Register.WIDE, Register.MIXED)
+
+    def _gate(self, mlp: Mlp, wide: Register, gated: Register) -> Register:
+        if mlp.gate is None:
+            return wide
+        clamps = mlp.gate if isinstance(mlp.gate, ClampedGate) else None
+        activation = "silu" if isinstance(mlp.gate, ClampedGate) else mlp.gate
+        self.steps.append(GateRows(activation, clamps, of_experts=gated == Register.GIVEN_MIXED))
+        return gated
+
+    def _mix_experts(self, experts: Experts) -> None:
+        """NORMED = the experts' output for NORMED."""
+        if experts.shared is not None:
+            self._multiply(experts.shared.down, self._inside(experts.shared, Register.NORMED), Register.ASIDE)
+            if experts.shared_gate is not None:
+                self._multiply(experts.shared_gate, Register.NORMED, Register.MIXED)
+                self.steps.append(GateAside())
+        self._multiply(experts.router, Register.NORMED, Register.WIDE)
+        own = experts.experts
+        self.steps.append(ChooseExperts(len(own), experts.num_chosen, experts.normalized))
+        self._multiply_all([each.up for each in own], Register.GIVEN, Register.GIVEN_WIDE)
+        source = self._gate(own[0], Register.GIVEN_WIDE, Register.GIVEN_MIXED)
+        self._multiply_all([each.down for each in own], source, Register.GIVEN)
+        self.steps.append(CombineExperts(adds_aside=experts.shared is not None))
+
+    def _multiply_all(self, linears: Sequence[Linear], source: Register, target: Register) -> None:
+        products = [_product(each) for each in linears]
+        self.steps.append(MultiplyExperts(products, source, target, linears[0].activation))
+
+    def _before(self, residual: Residual[Any]) -> Register:
+        """Add the norm before a sublayer, and return the register of the sublayer's input."""
+        self._norm(residual.before, Register.STREAM, Register.NORMED)
+        return Register.STREAM if residual.before is None else Register.NORMED
+
+    def _factor(self, residual: Residual[Any], joins: bool = False) -> float | None:
+        """Return the factor with which a sublayer's last product adds to the stream, or None if steps follow it."""
+        return None if joins or residual.after is not None else residual.scale
+
+    def _add_to_stream(self, residual: Residual[Any], *, joins: bool = False) -> None:
+        """Add the steps from the output of a sublayer, in NORMED, to the stream after it."""
+        self._norm(residual.after, Register.NORMED, Register.NORMED)
+        last = self.steps[-1]
+        if joins:
+            self.steps.append(JoinRows())
+        elif not isinstance(last, Multiply) or last.adds is None:
+            self.steps.append(AddRows(residual.scale))
+        self._norm(residual.of_sum, Register.STREAM, Register.STREAM)
+        if residual.stream_scale is not None:
+            self.steps.append(ScaleRows(float(residual.stream_scale)))
+
+    def _norm(self, norm: Norm | None, source: Register, target: Register) -> None:
+        if (weights := _weights(norm)) is not None:
+            self.steps.append(NormRows(weights, source, target))
+
+    def _multiply(self, linear: Linear, source: Register, target: Register, adds: float | None = None) -> None:
+        self.steps.append(Multiply(_product(linear), source, target, linear.activation, adds))
+        self.linears.append(linear)
 
 
 class DecodeStep:
@@ -98,27 +246,28 @@ class DecodeStep:
     def __init__(self, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> None:
         """Keep the blocks, which `of` has checked. ropes: one for each block."""
         self._blocks = blocks
-        windows = [block.self_attention.window for block in blocks]
-        self._windows = list(dict.fromkeys(windows))
-        layers = [
-            _layer(block, rope, self._windows.index(window))
-            for block, rope, window in zip(blocks, ropes, windows, strict=True)
-        ]
-        first = blocks[0].self_attention
+        attentions = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
+        self._windows = list(dict.fromkeys(attention.window for attention in attentions))
+        self._program = program = _Program()
+        for block, rope in zip(blocks, ropes, strict=True):
+            has_window = isinstance(block.attention.f, SelfAttention)
+            key_range = self._windows.index(block.self_attention.window) if has_window else 0
+            program.add(block, rope, key_range, len(self._windows))
+        program.end(final_norm)
+        first = attentions[0]
+        self._has_states = len(attentions) < len(blocks)
         self._num_heads, self._num_kv_heads, self._head_dim = first.num_heads, first.num_kv_heads, first.head_dim
         self._decoder = Decoder(
-            layers,
-            None if final_norm is None else final_norm.weight,
-            dtype=layers[0].qkv.weight.row_dtype,
+            program.steps,
+            dtype=cast(LaidWeight, first.qkv.weight).row_dtype,
+            width=first.qkv.in_features,
             num_heads=first.num_heads,
             num_key_heads=first.num_kv_heads,
             head_dim=first.head_dim,
-            eps=_norms(blocks[0])[0].eps,
-            scale=first.heads.rule.scale,
-            softcap=first.heads.rule.softcap,
-            residual_scale=blocks[0].attention.scale,
         )
-        self._num_weights = sum(each.in_features * each.out_features for each in _linears(blocks[0]).values())
+        self._has_activations = any(linear.activation is not None for linear in program.linears)
+        of_all = sum(linear.in_features * linear.out_features for linear in program.linears)
+        self._num_weights = of_all // len(blocks)
         self._changes: WeakKeyDictionary[Adapter, AdapterChanges] = WeakKeyDictionary()
         self._caches: Sequence[LayerCache] = ()
         self._layer_caches: LayerCaches | None = None
@@ -128,24 +277,22 @@ class DecodeStep:
         """Return the step of a causal stack, or None if the kernels cannot replace its blocks."""
         if not blocks or not all(map(_is_supported, blocks)) or not (final_norm is None or _is_native(final_norm)):
             return None
-        norms = [norm for block in blocks for norm in _norms(block)]
-        norms += [final_norm] if isinstance(final_norm, RmsNorm) else []
-        rules = [block.self_attention.heads.rule for block in blocks]
-        kinds = (
-            {(rule.scale, rule.softcap) for rule in rules},
-            {(norm.eps, norm.rounds_once) for norm in norms},
-            {residual.scale for block in blocks for residual in block.residuals},
-        )
-        return cls(blocks, final_norm, ropes) if all(len(kind) == 1 for kind in kinds) else None
+        heads = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
+        shapes = {(each.num_heads, each.num_kv_heads, each.head_dim) for each in heads}
+        return cls(blocks, final_norm, ropes) if len(shapes) == 1 else None
 
-    def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:
-        """Return whether the batch has few rows with few keys, which all need all layers, and whether hooks read at
-        most attention.
+    def can_run(self, batch: Batch, hooks: Hooks | None, adapted: AdaptedRows | None = None) -> bool:
+        """Return whether the batch has few rows with few keys, which all need all layers, whether hooks read at most
+        attention, and whether adapters change no product with an activation.
         """
+        if adapted is not None and self._has_activations:
+            return False
         last = len(self._blocks) - 1
         if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows or not batch.needs_output_of(last):
             return False
         if hooks is not None and (hooks.reads or hooks.changes or hooks.attention_changes):
+            return False
+        if hooks is not None and any(tap.cross for tap in hooks.attention):
             return False
         return len(self._items(batch)) == 1
 
@@ -174,7 +321,14 @@ class DecodeStep:
         (items,) = self._items(batch)
         alone = np.repeat(counts == 1, counts)
         rows = DecoderRows(
-            [each.seen for each in key_ranges], items, batch.slots_array, alone, self._num_kv_heads, rotary_rows(batch)
+            [each.seen for each in key_ranges],
+            items,
+            batch.slots_array,
+            alone,
+            self._num_kv_heads,
+            rotary_rows(batch),
+            batch.cross_key_range.seen if self._blocks[0].cross is not None else None,
+            self._spans(batch) if self._has_states else (),
         )
         memory, num_layers, out = self._memory(caches), len(caches), x
         changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]
@@ -183,7 +337,8 @@ class DecodeStep:
         for start in range(0, num_layers, step):
             batch.check()
             end = min(start + step, num_layers)
-            out = self._decoder.run(x, rows, memory, first_layer=start, end_layer=end, queries=queries, adapted=changes)
+            first, stop = self._program.layers[start], None if end == num_layers else self._program.layers[end]
+            out = self._decoder.run(x, rows, memory, first=first, end=stop, queries=queries, adapted=changes)
         for n, layer_hooks in wanted.items():  # after the kernels have written the keys
             attention = self._blocks[n].self_attention
             heads, key_range = attention.heads, key_ranges[self._windows.index(attention.window)]
@@ -192,10 +347,17 @@ class DecodeStep:
             )
         return out
 
+    @staticmethod
+    def _spans(batch: Batch) -> list[tuple[int, int, int, int, bool]]:
+        bounds = pairwise(batch.first_rows)
+        return [(*rows, *span.states, span.start == 0) for rows, span in zip(bounds, batch.spans, strict=True)]
+
     def _memory(self, caches: Sequence[LayerCache]) -> LayerCaches:
         """Return the caches in the kernels' form. A server's steps all use the same caches."""
         if self._layer_caches is None or caches is not self._caches:
-            self._layer_caches = LayerCaches([(each.keys, each.values) for each in caches])
+            self._layer_caches = LayerCaches(
+                [(each.keys, each.values) if each.states is None else each.states.inputs for each in caches]
+            )
             self._caches = caches
         return self._layer_caches
 
@@ -203,14 +365,8 @@ class DecodeStep:
         """Return an adapter's changes in the kernels' form, which is kept as long as the adapter."""
         found = self._changes.get(adapter)
         if found is None:
+            changes = [adapter.changes.get(linear) for linear in self._program.linears]
             found = self._changes[adapter] = self._decoder.changes(
-                [
-                    {
-                        name: Change(_product(change.down), _product(change.up))
-                        for name, linear in _linears(block).items()
-                        if (change := adapter.changes.get(linear)) is not None
-                    }
-                    for block in self._blocks
-                ]
+                [None if each is None else Change(_product(each.down), _product(each.up)) for each in changes]
             )
         return found

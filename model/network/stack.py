@@ -65,7 +65,7 @@ class Stack:
                 return self.triton_step(batch, caches, plan)
         outside = None if hooks is None else hooks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
-        if self.decode_step is not None and self.decode_step.can_run(batch, hooks):
+        if self.decode_step is not None and self.decode_step.can_run(batch, hooks, adapted):
             return self.decode_step(x[: batch.num_rows], batch, caches, hooks, adapted)
         if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)

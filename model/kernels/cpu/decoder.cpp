@@ -1,5 +1,5 @@
-// A decoder's blocks for a few rows in one call. The kernels of the single steps compute each number with the same
-// functions in the same order.
+// A program of a decoder's steps for a few rows in one call. The kernels of the single steps compute each number with
+// the same functions in the same order.
 #include "decoder.h"
 
 #include "products/grouped_sums.h"
@@ -11,52 +11,47 @@
 namespace LEVEL {
 namespace {
 
-// Of a block, one after the other.
-enum Phase { NORM, QKV, ENTER, ATTEND, READY, OUT, NORM_MLP, GATE_UP, GATE, DOWN, NUM_PHASES };
-constexpr Phase PRODUCTS[] = {QKV, OUT, GATE_UP, DOWN};
-constexpr long NUM_PRODUCTS = sizeof PRODUCTS / sizeof *PRODUCTS;
-
-// The product of a phase, or null.
-ALWAYS_INLINE const Product* product_of(const DecoderLayer& layer, long phase) {
-  switch (phase) {
-    case QKV: return &layer.qkv;
-    case OUT: return &layer.out;
-    case GATE_UP: return &layer.gate_up;
-    case DOWN: return &layer.down;
-    default: return nullptr;
-  }
-}
-
 constexpr long FETCHED = 8192;  // bytes of its weights that a piece prefetches while it waits for its rows
 
 // Users of scratch.
 struct Normed;
 struct Wide;
 struct Mixed;
+struct Aside;
 struct Queries;
 struct Ready;
 struct Scales;
 struct Sums;
 struct InRank;
 struct Added;
+struct Given;
+struct GivenWide;
+struct GivenMixed;
+struct Chosen;
+struct Weights;
+struct Places;
+struct Firsts;
+struct Odds;
+struct Found;
 
 template <class T>
 struct Decoder {
-  const DecoderLayer* layers;
-  long num_layers;
-  const DecoderStep& step;
-  T* stream;         // [R, d]
-  T* normed;         // [R, d]; also a product's summand of the stream
-  T* wide;           // [R, (H + 2K) D or 2 ff]
-  T* mixed;          // [R, H D or ff]
+  const Rows& all;
+  T* registers[NUM_REGISTERS];
   float* queries;    // [R, H, D] of layers without hooks
   void* ready;       // the rows of the next product, where it does not take them as they are: laid, or digits
   float* scales;     // [R], of digits
-  T* in_rank;        // [R, step.max_rank]: down(x) of the next product's rows x that have an adapter, one after another
+  T* in_rank;        // [R, all.max_rank]: down(x) of the next product's rows x that have an adapter, one after another
+  long num_chosen;   // experts of a row
+  int32_t* chosen;   // [R, num_chosen]: the experts of a row, in order
+  T* weights;        // [R, num_chosen]: their weights
+  long* places;      // [R, num_chosen]: their rows in GIVEN
+  long* firsts;      // [experts + 1]: the first row in GIVEN of each
   long num_threads;
 
-  const AttentionArguments& heads() const { return step.key_ranges[0]; }
+  const AttentionArguments& heads() const { return all.key_ranges[0]; }
   long qkv_width() const { return (heads().num_heads + 2 * heads().num_key_heads) * heads().dim; }
+  T* row(long which, long r, long width) const { return registers[which] + r * width; }
 
   // use(form) with the form of a product with a weight that is not in int8.
   template <class F>
@@ -80,34 +75,36 @@ struct Decoder {
     return !is_int8(p) && with_form(p, []<class Form>(Form) { return TAKES_ROWS<Form, T>; });
   }
 
-  template <class X>
-  void norm_row(const X* x, const void* weight, long width, X* out) const {
-    if (step.rounds_once) rms_norm_row(x, static_cast<const float*>(weight), width, step.eps, out);
-    else rms_norm_row(x, static_cast<const X*>(weight), width, step.eps, out);
+  void norm_row(const Norm& norm, const T* x, T* out) const {
+    const T* weight = static_cast<const T*>(norm.weight);
+    if (norm.kind == RMS) rms_norm_row(x, weight, norm.width, norm.eps, out);
+    else if (norm.kind == RMS_ONCE)
+      rms_norm_row(x, static_cast<const float*>(norm.weight), norm.width, norm.eps, out);
+    else layer_norm_row(x, weight, static_cast<const T*>(norm.bias), norm.width, norm.eps, out);
+  }
+  // The same in place for each part of `width` numbers.
+  void norm_parts(const Norm& norm, T* x, long width) const {
+    if (norm.weight)
+      for (long i = 0; i < width; i += norm.width) norm_row(norm, x + i, x + i);
   }
 
-  // The rows with an adapter that row r is one of, if that changes the product `which` of layer n, or null.
-  const AdaptedRows* adapted_with(long n, long which, long r) const {
-    for (const AdaptedRows* each = step.adapted; each < step.adapted + step.num_adapted; ++each)
-      if (each->first <= r && r < each->end) return change_of(*each, n, which).down.weight ? each : nullptr;
+  // The rows with an adapter that row r is one of, if that changes this product, or null.
+  const AdaptedRows* adapted_with(long number, long r) const {
+    for (const AdaptedRows* each = all.adapted; each < all.adapted + all.num_adapted; ++each)
+      if (each->first <= r && r < each->end) return each->changes[number].down.weight ? each : nullptr;
     return nullptr;
-  }
-  static const Change& change_of(const AdaptedRows& rows, long n, long which) {
-    return rows.changes[n * NUM_PRODUCTS + which];
   }
   // Where down(x) of row r is.
   T* in_rank_of(const AdaptedRows& rows, const Change& change, long r) const {
-    return in_rank + rows.first * step.max_rank + (r - rows.first) * change.down.num_outputs;
+    return in_rank + rows.first * all.max_rank + (r - rows.first) * change.down.num_outputs;
   }
 
-  // Converts row r, x [inputs], to the operand of the product `which` of layer n, if that is not the row itself, and to
-  // the operand of the row's adapter.
-  void make_ready(long n, long which, const T* x, long r) const {
-    if (const AdaptedRows* rows = adapted_with(n, which, r)) {
-      const Change& change = change_of(*rows, n, which);
-      multiply_rows(change.down, x, 1, {0, blocks_of(change.down)}, in_rank_of(*rows, change, r), 0);
-    }
-    const Product& p = *product_of(layers[n], PRODUCTS[which]);
+  // Converts row r, x [inputs], to the operand of the product of `step`, if that is not the row itself, and to the
+  // operand of the row's adapter. Without a step: nothing.
+  void make_ready(const Step* step, const T* x, long r) const {
+    if (!step) return;
+    if (step->op == MULTIPLY) make_adapter_ready(*step, x, r);
+    const Product& p = step->product;
     const long K = p.num_inputs;
     if (is_int8(p)) {
       with_digits(p, [&](auto count) {
@@ -120,34 +117,80 @@ struct Decoder {
       });
     }
   }
+  void make_adapter_ready(const Step& step, const T* x, long r) const {
+    if (const AdaptedRows* rows = adapted_with(step.number, r)) {
+      const Change& change = rows->changes[step.number];
+      multiply_rows(change.down, x, 1, {0, blocks_of(change.down)}, in_rank_of(*rows, change, r), 0);
+    }
+  }
 
   // Norms and rotates the heads of row r, and writes keys and values to the cache, except for a single row: attention
   // writes those.
-  void enter_row(const DecoderLayer& layer, const LayerMemory& memory, long r) const {
+  void enter_row(const Step& step, long r) const {
     const Heads shape{heads().num_heads, heads().num_key_heads, heads().dim, heads().block_size};
+    const LayerMemory& memory = all.memory[step.layer];
     const long width = shape.num_heads * shape.dim, key_width = shape.num_key_heads * shape.dim;
-    const long position = heads().positions[r];
-    T* qkv = wide + r * qkv_width();
-    if (layer.q_norm)
-      for (long i = 0; i < width; i += layer.q_norm_width) norm_row(qkv + i, layer.q_norm, layer.q_norm_width, qkv + i);
-    if (layer.k_norm)
-      for (long i = width; i < width + key_width; i += layer.k_norm_width)
-        norm_row(qkv + i, layer.k_norm, layer.k_norm_width, qkv + i);
-    const long turned = layer.num_rotated;
-    const Rotation rotation{layer.cos + position * turned, layer.sin + position * turned, turned};
+    T* qkv = row(step.from, r, qkv_width());
+    norm_parts(step.norm, qkv, width);
+    norm_parts(step.k_norm, qkv + width, key_width);
+    norm_parts(step.v_norm, qkv + width + key_width, key_width);
+    const long turned = step.num_rotated, position = heads().positions[r];
+    const Rotation rotation{step.cos + position * turned, step.sin + position * turned, turned};
     float* q = (memory.queries ? memory.queries : queries) + r * width;
-    if (step.alone[r]) rotate_row(qkv, rotation, shape, q);
+    if (all.alone[r]) rotate_row(qkv, rotation, shape, q);
     else
-      rotate_and_store_row(qkv, rotation, step.slots[r], shape, q, static_cast<T*>(memory.keys),
+      rotate_and_store_row(qkv, rotation, all.slots[r], shape, q, static_cast<T*>(memory.keys),
                            static_cast<T*>(memory.values));
   }
 
-  void attend(const DecoderLayer& layer, const LayerMemory& memory, const AttentionItem& item) const {
-    AttentionArguments a = step.key_ranges[layer.key_range];
-    a.queries = memory.queries ? memory.queries : queries;
-    a.keys = memory.keys, a.values = memory.values, a.out = mixed;
-    const T* keys = wide + item.first_row * qkv_width() + a.num_heads * a.dim;
-    attend_item<T>(a, item, step.alone[item.first_row] ? keys : nullptr);
+  // Each product and each sum is rounded: B x, the gate's product and the result before it to T, the others to float32.
+  void convolve(const Step& step, const Span& span) const {
+    const long n = step.num_kept, C = step.channels;
+    T* states = static_cast<T*>(all.memory[step.layer].inputs);
+    const T* old = states + span.read * n * C;
+    T* kept = states + span.write * n * C;
+    const auto input_of = [&](long r) { return row(step.from, r, 3 * C) + 2 * C; };
+    for (long r = span.first; r < span.end; ++r) {
+      const T *before = row(step.from, r, 3 * C), *gate = before + C;
+      T *x = input_of(r), *to = row(step.to, r, C);
+      each_number(C, [&]<class N>(long i) {
+        put(x + i, take<N>(before + i) * take<N>(x + i));
+        N sum = spread<N>(0.0f);
+        for (long tap = 0; tap <= n; ++tap) {
+          const long at = r - span.first - n + tap;  // among the span's rows
+          N input = spread<N>(0.0f);
+          if (at >= 0) input = take<N>(input_of(span.first + at) + i);
+          else if (!span.is_first) input = take<N>(old + (n + at) * C + i);
+          const N product = input * take<N>(step.taps + tap * C + i);
+          sum = tap ? sum + product : product;
+        }
+        if (step.bias) sum = sum + take<N>(step.bias + i);
+        put(to + i, take<N>(gate + i) * rounded<T>(sum));
+      });
+    }
+    for (long j = 0; j < n; ++j) {  // in order: `kept` may be `old`
+      const long at = span.end - span.first - n + j;
+      if (at >= 0) memcpy(kept + j * C, input_of(span.first + at), C * sizeof(T));
+      else if (span.is_first) memset(kept + j * C, 0, C * sizeof(T));
+      else memmove(kept + j * C, old + (n + at) * C, C * sizeof(T));
+    }
+  }
+
+  void query_row(const Step& step, long r) const {
+    const long width = heads().num_heads * heads().dim;
+    const T* x = row(step.from, r, width);
+    each_number(width, [&]<class N>(long i) { put(queries + r * width + i, take<N>(x + i)); });
+  }
+
+  void attend(const Step& step, const AttentionItem& item) const {
+    const LayerMemory& memory = all.memory[step.layer];
+    AttentionArguments a = all.key_ranges[step.key_range];
+    a.queries = memory.queries && !step.is_cross ? memory.queries : queries;
+    a.keys = memory.keys, a.values = memory.values, a.out = registers[step.to];
+    a.scale = step.score_scale, a.softcap = step.softcap;
+    a.bias = step.bias, a.bias_width = step.bias_width, a.sinks = step.sinks;
+    const T* keys = row(step.from, item.first_row, qkv_width()) + a.num_heads * a.dim;
+    attend_item<T>(a, item, all.alone[item.first_row] && !step.is_cross ? keys : nullptr);
   }
 
   // How threads share a product: blocks of columns, and rows where these are too few.
@@ -155,13 +198,13 @@ struct Decoder {
   long rows_of_part(const Product& p) const { return is_int8(p) ? int8::ROWS : 2 * ROW_STEP; }  // at least
   long row_parts_of(const Product& p) const {
     const long wanted = (num_threads + blocks_of(p) - 1) / blocks_of(p);
-    const long most = (step.num_rows + rows_of_part(p) - 1) / rows_of_part(p);
+    const long most = (all.num_rows + rows_of_part(p) - 1) / rows_of_part(p);
     return wanted < most ? wanted : most;
   }
   Share rows_of(const Product& p, long piece) const {
     const long parts = row_parts_of(p), part = piece % parts, some = rows_of_part(p);
-    const long num = (step.num_rows + some - 1) / some, end = (part + 1) * num / parts * some;
-    return {part * num / parts * some, end < step.num_rows ? end : step.num_rows};
+    const long num = (all.num_rows + some - 1) / some, end = (part + 1) * num / parts * some;
+    return {part * num / parts * some, end < all.num_rows ? end : all.num_rows};
   }
   Share columns_of(const Product& p, long piece) const {
     return piece_of(blocks_of(p), num_threads, piece / row_parts_of(p));
@@ -174,11 +217,11 @@ struct Decoder {
     return static_cast<const char*>(p.weight) + block * num_bytes;
   }
 
-  // Blocks of x W^T + bias, of `count` rows x in the form's layout: y [count, columns of these blocks], `width` apart.
-  // ranks: as in `Change`, or null; zeros of a weight add nothing to a sum.
+  // Blocks of activation(x W^T + bias), of `count` rows x in the form's layout: y [count, columns of these blocks],
+  // `width` apart. ranks: as in `Change`, or null; zeros of a weight add nothing to a sum.
   template <class Form>
   void multiply_floats(const Product& p, const typename Form::Number* x, long count, Share blocks, T* y, long width,
-                       const int64_t* ranks = nullptr) const {
+                       long activation, const int64_t* ranks = nullptr) const {
     const long K = p.num_inputs, N = p.num_outputs, stride = laid_stride<Form>(K);
     const T* bias = static_cast<const T*>(p.bias);
     float* sums = scratch<Sums, float>(lanes_up(count) * BLOCK);
@@ -187,7 +230,7 @@ struct Decoder {
       for (long block = blocks.begin; block < blocks.end; ++block) {
         const long column = block * BLOCK, num = N - column < BLOCK ? N - column : BLOCK;
         sum(block, [&](long r, long some) {
-          store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE,
+          store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, activation,
                       y + r * width + column - blocks.begin * BLOCK, width);
         });
       }
@@ -212,40 +255,41 @@ struct Decoder {
   void multiply_rows(const Product& p, const T* x, long count, Share blocks, T* y, long width,
                      const int64_t* ranks = nullptr) const {
     with_form(p, [&]<class Form>(Form) {
-      multiply_floats<Form>(p, rows_for<Form>(x, count, p.num_inputs), count, blocks, y, width, ranks);
+      multiply_floats<Form>(p, rows_for<Form>(x, count, p.num_inputs), count, blocks, y, width, NONE, ranks);
     });
   }
 
-  // Adds the changes of adapters to blocks of y [R, N], the product `which` of layer n.
-  void add_changes(long n, long which, Share rows, Share blocks, T* y, long N) const {
+  // Adds the changes of adapters to blocks of y [R, N], the product with this number.
+  void add_changes(long number, Share rows, Share blocks, T* y, long N) const {
     const long column = blocks.begin * BLOCK, width = (blocks.end * BLOCK < N ? blocks.end * BLOCK : N) - column;
-    for (const AdaptedRows* each = step.adapted; each < step.adapted + step.num_adapted; ++each) {
+    for (const AdaptedRows* each = all.adapted; each < all.adapted + all.num_adapted; ++each) {
       const long first = each->first > rows.begin ? each->first : rows.begin;
       const long count = (each->end < rows.end ? each->end : rows.end) - first;
-      const Change& change = change_of(*each, n, which);
+      const Change& change = each->changes[number];
       if (count <= 0 || !change.down.weight) continue;
       T* added = scratch<Added, T>(count * width);
       multiply_rows(change.up, in_rank_of(*each, change, first), count, blocks, added, width, change.ranks);
-      for (long r = 0; r < count; ++r) {
-        T* to = y + (first + r) * N + column;
-        const T* from = added + r * width;
-        each_number(width, [&]<class V>(long i) { put(to + i, take<V>(to + i) + take<V>(from + i)); });
-      }
+      for (long r = 0; r < count; ++r) add_to(y + (first + r) * N + column, added + r * width, width);
     }
   }
 
-  // A piece of y [R, outputs] = x [R, inputs] W^T + bias, the product `which` of layer n, as adapters change it; then of
-  // y *= scale and the stream += y where that is wanted.
-  void multiply(long n, long which, const T* x, long piece, T* y, bool adds) const {
-    const Product& p = *product_of(layers[n], PRODUCTS[which]);
-    const Share rows = rows_of(p, piece), blocks = columns_of(p, piece);
+  // to += from: [width] each.
+  static void add_to(T* to, const T* from, long width) {
+    each_number(width, [&]<class N>(long i) { put(to + i, take<N>(to + i) + take<N>(from + i)); });
+  }
+  static void scale_by(T* to, float scale, long width) {
+    if (scale != 1) each_number(width, [&]<class N>(long i) { put(to + i, take<N>(to + i) * scale); });
+  }
+
+  // Blocks of y = activation(x W^T + bias) of rows that were made ready, or of x as it is where the product takes that.
+  void multiply_ready(const Product& p, const T* x, Share rows, Share blocks, long activation, T* y) const {
     const long N = p.num_outputs;
     if (is_int8(p)) {
       with_digits(p, [&](auto count) {
         const uint8_t* digits = static_cast<const uint8_t*>(ready);
         int8::multiply_blocks<count>(digits + rows.begin * count * int8::digit_stride(p.num_inputs),
                                      scales + rows.begin, rows.end - rows.begin, p.num_inputs,
-                                     static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias), NONE, N,
+                                     static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias), activation, N,
                                      blocks.begin, blocks.end, y + rows.begin * N);
       });
     } else {
@@ -253,79 +297,194 @@ struct Decoder {
         const auto* from = static_cast<const typename Form::Number*>(ready);
         if constexpr (TAKES_ROWS<Form, T>) from = x;
         from += rows.begin * laid_stride<Form>(p.num_inputs);
-        multiply_floats<Form>(p, from, rows.end - rows.begin, blocks, y + rows.begin * N + blocks.begin * BLOCK, N);
+        multiply_floats<Form>(p, from, rows.end - rows.begin, blocks, y + rows.begin * N + blocks.begin * BLOCK, N,
+                              activation);
       });
     }
-    add_changes(n, which, rows, blocks, y, N);
-    if (!adds) return;
-    const long column = blocks.begin * BLOCK, end = blocks.end * BLOCK < N ? blocks.end * BLOCK : N;
+  }
+
+  // A piece of a MULTIPLY.
+  void multiply(const Step& step, long piece) const {
+    const Product& p = step.product;
+    const Share rows = rows_of(p, piece), blocks = columns_of(p, piece);
+    const long N = p.num_outputs;
+    T* y = registers[step.to];
+    multiply_ready(p, registers[step.from], rows, blocks, step.activation, y);
+    add_changes(step.number, rows, blocks, y, N);
+    if (!step.adds) return;
+    const long column = blocks.begin * BLOCK, width = (blocks.end * BLOCK < N ? blocks.end * BLOCK : N) - column;
     for (long r = rows.begin; r < rows.end; ++r) {
-      T* to = stream + r * N + column;
-      T* from = y + r * N + column;
-      if (step.residual_scale != 1)
-        each_number(end - column, [&]<class N>(long i) { put(from + i, take<N>(from + i) * step.residual_scale); });
-      each_number(end - column, [&]<class N>(long i) { put(to + i, take<N>(to + i) + take<N>(from + i)); });
+      scale_by(y + r * N + column, step.scale, width);
+      add_to(registers[STREAM] + r * N + column, y + r * N + column, width);
     }
   }
 
-  void gate_row(long n, long r) const {
-    const long width = layers[n].down.num_inputs;
-    const T* gate = wide + 2 * r * width;
-    silu_times_row(gate, gate + width, width, mixed + r * width);
-    make_ready(n, 3, mixed + r * width, r);
+  // A piece of EXPERTS: some columns of all experts.
+  void multiply_experts(const Step& step, long piece) const {
+    const Share blocks = piece_of(blocks_of(step.product), num_threads, piece);
+    for (long e = 0; e < step.num_experts; ++e)
+      if (firsts[e] < firsts[e + 1])
+        multiply_ready(step.experts[e], registers[step.from], {firsts[e], firsts[e + 1]}, blocks, step.activation,
+                       registers[step.to]);
   }
 
-  long num_pieces(long number) const {
-    const long phase = number % NUM_PHASES, n = number / NUM_PHASES;
-    if (n < num_layers) {
-      if (const Product* p = product_of(layers[n], phase))
-        return row_parts_of(*p) * num_pieces_of(blocks_of(*p), num_threads);
-      if (phase == ATTEND) return num_pieces_of(step.num_items, num_threads);
-      if (phase == READY && takes_rows(layers[n].out) && step.num_adapted == 0) return 0;
+  void gate_row(const Step& step, long r) const {
+    const long width = step.next->product.num_inputs;
+    const T *gate = row(step.from, r, 2 * width), *up = gate + width;
+    T* to = row(step.to, r, width);
+    if (step.limit > 0) {
+      const float limit = step.limit, alpha = step.alpha;
+      each_number(width, [&]<class N>(long i) {
+        const N g = smaller_of(take<N>(gate + i), spread<N>(limit)) * alpha, u = take<N>(up + i);
+        const N clamped = smaller_of(larger_of(u, spread<N>(-limit)), spread<N>(limit));
+        put(to + i, activate(g, SILU) * ((clamped + 1.0f) / alpha));
+      });
+    } else if (step.activation == SILU) {
+      silu_times_row(gate, up, width, to);
+    } else {
+      activate_times_row(gate, up, width, step.activation, to);
     }
-    return num_pieces_of(step.num_rows, num_threads);
+    make_ready(step.next, to, r);
+  }
+  template <class N>
+  static N smaller_of(N a, N b) { return where_greater(a, b, b, a); }
+  template <class N>
+  static N larger_of(N a, N b) { return where_greater(a, b, a, b); }
+
+  // Chooses the experts with the largest probabilities, of equal ones the first.
+  void route_row(const Step& step, long r) const {
+    const long E = step.num_experts, C = step.num_chosen;
+    const T* logits = row(WIDE, r, E);
+    float* odds = scratch<Odds, float>(lanes_up(E));
+    for (long e = 0; e < lanes_up(E); ++e) odds[e] = e < E ? widen(logits[e]) : -INFINITY;
+    softmax(odds, lanes_up(E), nullptr);
+    int32_t* experts = chosen + r * C;
+    T* own = weights + r * C;
+    float *found = scratch<Found, float>(C), sum = 0;
+    for (long c = 0; c < C; ++c) {
+      long best = -1;
+      for (long e = 0; e < E; ++e)
+        if (odds[e] >= 0 && (best < 0 || odds[e] > odds[best])) best = e;
+      experts[c] = best < 0 ? 0 : best;  // NaN: any
+      found[c] = odds[experts[c]];
+      odds[experts[c]] = -1;
+      sum = c ? sum + found[c] : found[c];
+    }
+    for (long c = 0; c < C; ++c) {  // by number
+      const float weight = step.normalized ? found[c] / sum : found[c];
+      const int32_t expert = experts[c];
+      long at = c;
+      for (; at > 0 && experts[at - 1] > expert; --at) experts[at] = experts[at - 1], own[at] = own[at - 1];
+      experts[at] = expert;
+      store_one(own + at, weight);
+    }
+  }
+
+  void sort_pairs(const Step& step) const {
+    const long num_pairs = all.num_rows * num_chosen;
+    for (long e = 0; e <= step.num_experts; ++e) firsts[e] = 0;
+    for (long i = 0; i < num_pairs; ++i) ++firsts[chosen[i] + 1];
+    for (long e = 0; e < step.num_experts; ++e) firsts[e + 1] += firsts[e];
+    for (long i = 0; i < num_pairs; ++i) places[i] = firsts[chosen[i]]++;
+    for (long e = step.num_experts; e > 0; --e) firsts[e] = firsts[e - 1];
+    firsts[0] = 0;
+  }
+
+  void combine_row(const Step& step, long r) const {
+    const long d = all.width;
+    T* to = row(NORMED, r, d);
+    for (long c = 0; c < num_chosen; ++c) {
+      T* from = row(GIVEN, places[r * num_chosen + c], d);
+      const float weight = widen(weights[r * num_chosen + c]);
+      each_number(d, [&]<class N>(long i) { put(from + i, take<N>(from + i) * weight); });
+      if (c) add_to(to, from, d);
+      else memcpy(to, from, d * sizeof(T));
+    }
+    if (step.adds) add_to(to, row(ASIDE, r, d), d);
+  }
+
+  void gate_aside_row(long r) const {
+    alignas(64) float both[LANES];
+    for (long i = 0; i < LANES; ++i) both[i] = i ? -INFINITY : widen(*row(MIXED, r, 1));
+    both[1] = 0;
+    softmax(both, LANES, nullptr);
+    T factor;
+    store_one(&factor, both[0]);
+    T* to = row(ASIDE, r, all.width);
+    each_number(all.width, [&]<class N>(long i) { put(to + i, take<N>(to + i) * widen(factor)); });
+  }
+
+  static bool is_of_pairs(const Step& step) {
+    return step.op == GIVE || ((step.op == GATE || step.op == READY) && step.from >= GIVEN);
+  }
+  long num_pieces(const Step& step) const {
+    const Product& p = step.product;
+    if (step.op == MULTIPLY) return row_parts_of(p) * num_pieces_of(blocks_of(p), num_threads);
+    if (step.op == EXPERTS) return num_pieces_of(blocks_of(p), num_threads);
+    if (step.op == ATTEND) return num_pieces_of(all.num_items, num_threads);
+    if (step.op == CONVOLVE) return num_pieces_of(all.num_spans, num_threads);
+    if (step.op == SORT) return 1;
+    if (is_of_pairs(step)) return num_pieces_of(all.num_rows * num_chosen, num_threads);
+    if (step.op == READY && takes_rows(step.next->product) && all.num_adapted == 0) return 0;
+    return num_pieces_of(all.num_rows, num_threads);
   }
 
   // Asks for the first weights of a piece.
-  void fetch(long number, long piece) const {
-    if (number / NUM_PHASES == num_layers) return;
-    const Product* p = product_of(layers[number / NUM_PHASES], number % NUM_PHASES);
-    if (p && columns_of(*p, piece).begin < blocks_of(*p)) prefetch(block_at(*p, columns_of(*p, piece).begin), FETCHED);
+  void fetch(const Step& step, long piece) const {
+    const Product& p = step.product;
+    if (step.op == MULTIPLY && columns_of(p, piece).begin < blocks_of(p))
+      prefetch(block_at(p, columns_of(p, piece).begin), FETCHED);
   }
 
-  void run(long number, long piece) const {
-    const long n = number / NUM_PHASES, phase = number % NUM_PHASES, width = step.width;
+  void run(const Step& step, long piece) const {
     const auto each_row = [&](auto work) {
-      const Share rows = piece_of(step.num_rows, num_threads, piece);
+      const long count = all.num_rows * (is_of_pairs(step) ? num_chosen : 1);
+      const Share rows = piece_of(count, num_threads, piece);
       for (long r = rows.begin; r < rows.end; ++r) work(r);
     };
-    if (n == num_layers)
-      return each_row([&](long r) {
-        norm_row(stream + r * width, step.final_norm, width, static_cast<T*>(step.out) + r * width);
+    const long d = all.width;
+    switch (step.op) {
+      case NORM: return each_row([&](long r) {
+        T* to = row(step.to, r, d);
+        norm_row(step.norm, row(step.from, r, d), to);
+        make_ready(step.next, to, r);
       });
-    const DecoderLayer& layer = layers[n];
-    const LayerMemory& memory = step.memory[n];
-    const auto norm = [&](const void* weight, long next) {
-      each_row([&](long r) {
-        norm_row(stream + r * width, weight, width, normed + r * width);
-        make_ready(n, next, normed + r * width, r);
-      });
-    };
-    switch (phase) {
-      case NORM: return norm(layer.before_attention, 0);
-      case QKV: return multiply(n, 0, normed, piece, wide, false);
-      case ENTER: return each_row([&](long r) { enter_row(layer, memory, r); });
-      case ATTEND: {
-        const Share items = piece_of(step.num_items, num_threads, piece);
-        for (long i = items.begin; i < items.end; ++i) attend(layer, memory, step.items[i]);
+      case MULTIPLY: return multiply(step, piece);
+      case ENTER: return each_row([&](long r) { enter_row(step, r); });
+      case CONVOLVE: {
+        const Share spans = piece_of(all.num_spans, num_threads, piece);
+        for (long i = spans.begin; i < spans.end; ++i) convolve(step, all.spans[i]);
         return;
       }
-      case READY: return each_row([&](long r) { make_ready(n, 1, mixed + r * layer.out.num_inputs, r); });
-      case OUT: return multiply(n, 1, mixed, piece, normed, true);
-      case NORM_MLP: return norm(layer.before_mlp, 2);
-      case GATE_UP: return multiply(n, 2, normed, piece, wide, false);
-      case GATE: return each_row([&](long r) { gate_row(n, r); });
-      case DOWN: return multiply(n, 3, mixed, piece, normed, true);
+      case QUERY: return each_row([&](long r) { query_row(step, r); });
+      case ATTEND: {
+        const Share items = piece_of(all.num_items, num_threads, piece);
+        for (long i = items.begin; i < items.end; ++i) attend(step, all.items[i]);
+        return;
+      }
+      case READY: return each_row([&](long r) {
+        make_ready(step.next, row(step.from, r, step.next->product.num_inputs), r);
+      });
+      case GATE: return each_row([&](long r) { gate_row(step, r); });
+      case ADD: return each_row([&](long r) {
+        scale_by(row(NORMED, r, d), step.scale, d);
+        add_to(row(STREAM, r, d), row(NORMED, r, d), d);
+      });
+      case JOIN: return each_row([&](long r) {
+        add_to(row(NORMED, r, d), row(ASIDE, r, d), d);
+        add_to(row(STREAM, r, d), row(NORMED, r, d), d);
+      });
+      case SCALE: return each_row([&](long r) { scale_by(row(STREAM, r, d), step.scale, d); });
+      case ROUTE: return each_row([&](long r) { route_row(step, r); });
+      case SORT: return sort_pairs(step);
+      case GIVE: return each_row([&](long pair) {
+        T* to = row(GIVEN, places[pair], d);
+        memcpy(to, row(NORMED, pair / num_chosen, d), d * sizeof(T));
+        make_ready(step.next, to, places[pair]);
+      });
+      case EXPERTS: return multiply_experts(step, piece);
+      case COMBINE: return each_row([&](long r) { combine_row(step, r); });
+      case GATE_ASIDE: return each_row([&](long r) { gate_aside_row(r); });
     }
   }
 };
@@ -333,40 +492,50 @@ struct Decoder {
 long larger_of(long a, long b) { return a > b ? a : b; }
 
 template <class T>
-void run_decoder(const DecoderLayer* layers, long num_layers, const DecoderStep& step, T* stream) {
-  const long R = step.num_rows;
+void run_decoder(const Step* steps, long num_steps, const Rows& rows, T* stream) {
+  const long R = rows.num_rows;
   if (R == 0) return;
-  long inputs = 0, outputs = 0;
-  for (long n = 0; n < num_layers; ++n)
-    for (const Phase phase : PRODUCTS) {
-      const Product& p = *product_of(layers[n], phase);
-      inputs = larger_of(inputs, p.num_inputs);
-      outputs = larger_of(outputs, p.num_outputs);
+  long inputs = rows.width, outputs = rows.width, expert_inputs = 0, expert_outputs = 0, experts = 0, chosen = 0;
+  for (const Step* step = steps; step < steps + num_steps; ++step) {
+    const bool is_of_experts = step->op == EXPERTS;
+    if (step->op == MULTIPLY || is_of_experts) {
+      long& most_inputs = is_of_experts ? expert_inputs : inputs;
+      long& most_outputs = is_of_experts ? expert_outputs : outputs;
+      most_inputs = larger_of(most_inputs, step->product.num_inputs);
+      most_outputs = larger_of(most_outputs, step->product.num_outputs);
     }
-  const long row_bytes = larger_of(laid_stride<Tiled>(inputs) * long(sizeof(float)), laid_stride<Bytes>(inputs));
-  const long laid_bytes = lanes_up(R) * row_bytes;
-  const long ready_bytes = larger_of(int8::room_for_digits<T>(R, inputs), laid_bytes);
-  const Decoder<T> decoder{layers, num_layers, step, stream,
-                           scratch<Normed, T>(R * step.width), scratch<Wide, T>(R * outputs),
-                           scratch<Mixed, T>(R * inputs),
-                           scratch<Queries, float>(R * step.key_ranges[0].num_heads * step.key_ranges[0].dim),
-                           scratch<Ready, char>(ready_bytes), scratch<Scales, float>(R),
-                           scratch<InRank, T>(R * step.max_rank), lightwell_num_threads()};
-  run_in_order(num_layers * NUM_PHASES + (step.final_norm != nullptr),
-             [&](long number) { return decoder.num_pieces(number); },
-             [&](long number, long piece) { decoder.fetch(number, piece); },
-             [&](long number, long piece) { decoder.run(number, piece); });
+    experts = larger_of(experts, step->num_experts);
+    chosen = larger_of(chosen, step->num_chosen);
+  }
+  const long P = R * chosen;
+  const auto ready_bytes = [](long count, long inputs) {
+    const long row = larger_of(laid_stride<Tiled>(inputs) * long(sizeof(float)), laid_stride<Bytes>(inputs));
+    return larger_of(int8::room_for_digits<T>(count, inputs), lanes_up(count) * row);
+  };
+  const Decoder<T> decoder{rows,
+                           {stream, scratch<Normed, T>(R * rows.width), scratch<Wide, T>(R * outputs),
+                            scratch<Mixed, T>(R * inputs), scratch<Aside, T>(R * rows.width), static_cast<T*>(rows.out),
+                            scratch<Given, T>(P * rows.width), scratch<GivenWide, T>(P * expert_outputs),
+                            scratch<GivenMixed, T>(P * expert_inputs)},
+                           scratch<Queries, float>(R * rows.key_ranges[0].num_heads * rows.key_ranges[0].dim),
+                           scratch<Ready, char>(larger_of(ready_bytes(R, inputs), ready_bytes(P, expert_inputs))),
+                           scratch<Scales, float>(larger_of(R, P)), scratch<InRank, T>(R * rows.max_rank), chosen,
+                           scratch<Chosen, int32_t>(P), scratch<Weights, T>(P), scratch<Places, long>(P),
+                           scratch<Firsts, long>(experts + 1), lightwell_num_threads()};
+  run_in_order(num_steps, [&](long n) { return decoder.num_pieces(steps[n]); },
+               [&](long n, long piece) { decoder.fetch(steps[n], piece); },
+               [&](long n, long piece) { decoder.run(steps[n], piece); });
 }
 
 }  // namespace
 }  // namespace LEVEL
 
-// Runs the blocks of layers [num_layers] on stream [R, d], in place; keys and values go into the caches.
+// Runs the steps of a program on stream [R, d], in place; keys and values go into the caches.
 EXPORT(void, run_decoder_f32)
-(const LEVEL::DecoderLayer* layers, long num_layers, const LEVEL::DecoderStep* step, float* stream) {
-  LEVEL::run_decoder(layers, num_layers, *step, stream);
+(const LEVEL::Step* steps, long num_steps, const LEVEL::Rows* rows, float* stream) {
+  LEVEL::run_decoder(steps, num_steps, *rows, stream);
 }
 EXPORT(void, run_decoder_bf16)
-(const LEVEL::DecoderLayer* layers, long num_layers, const LEVEL::DecoderStep* step, LEVEL::bfloat16* stream) {
-  LEVEL::run_decoder(layers, num_layers, *step, stream);
+(const LEVEL::Step* steps, long num_steps, const LEVEL::Rows* rows, LEVEL::bfloat16* stream) {
+  LEVEL::run_decoder(steps, num_steps, *rows, stream);
 }

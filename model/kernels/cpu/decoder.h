@@ -1,4 +1,4 @@
-// The blocks of a decoder, and a step of few rows through them. decoder.py has the same structs and fields.
+// The blocks of a decoder as a program of steps, and its run for a few rows. decoder.py has the same structs and fields.
 //
 // Axes: R rows, d model width, H query heads, K key heads, D head dimension, ff width inside the gated network, B keys
 // to a block of the cache, L layers. T: the type of the stream and the cache, float or bfloat16.
@@ -18,16 +18,61 @@ struct Product {
   long form, num_inputs, num_outputs;
 };
 
-// Weights of norms are of T, or float32 if the step's norms round once.
-struct DecoderLayer {
-  Product qkv, out, gate_up, down;    // d to (H + 2K) D, H D to d, d to 2 ff, ff to d
-  const void* before_attention;       // [d], of the norm
-  const void* before_mlp;             // [d]
-  const void* q_norm;                 // [q_norm_width], for parts of that length of the queries; or null
-  const void* k_norm;                 // [k_norm_width], likewise of the keys
-  const float *cos, *sin;             // [positions, num_rotated], see `Rotation` in rows.h
-  long q_norm_width, k_norm_width, num_rotated;
-  long key_range;                         // index among the step's key ranges
+// Of rows, or of parts of `width` numbers of a row. The weight is of T, or float32 for RMS_ONCE, which rounds only after
+// the product with it; the bias, of LAYER, is of T or null.
+enum NormKind : long { RMS, RMS_ONCE, LAYER };
+struct Norm {
+  const void *weight, *bias;  // [width]; a null weight is no norm
+  long kind, width;
+  float eps;
+};
+
+// The numbers of a row between steps: [R, numbers of the last step that wrote them]. STREAM is the residual stream.
+enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WIDE, GIVEN_MIXED, NUM_REGISTERS };
+// The registers from GIVEN on have a row for each row and expert that is chosen for it, sorted by expert.
+
+// NORM      to = norm(from)
+// MULTIPLY  to = activation(product of from), as adapters change it; then, with `adds`, what ADD does
+// ENTER     WIDE holds (H + 2K) D: norms and rotates the heads, and writes keys and values to the layer's cache
+// CONVOLVE  to = C * conv(B * x), where WIDE holds B, C and x, of the inputs that the layer keeps and those of the rows
+// QUERY     WIDE holds the queries of cross attention, H D
+// ATTEND    to = the heads' mixed values
+// READY     nothing but `next`
+// GATE      to = activation(gate) * up; from holds gate, then up
+// ADD       NORMED *= scale; STREAM += NORMED
+// JOIN      NORMED += ASIDE; STREAM += NORMED
+// SCALE     STREAM *= scale
+// ROUTE     chooses experts for each row by its logits in WIDE
+// SORT      sorts the pairs of row and expert
+// GIVE      GIVEN = the pairs' rows of NORMED
+// EXPERTS   to = activation(products of from, of each pair's expert)
+// COMBINE   NORMED = the sum of a row's pairs in GIVEN times their weights; with `adds`, plus ASIDE
+// GATE_ASIDE  ASIDE *= the sigmoid of MIXED, a number a row
+// Each intermediate result is rounded to T.
+enum Op : long {
+  NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE, ROUTE, SORT, GIVE, EXPERTS, COMBINE, GATE_ASIDE, QUERY, CONVOLVE
+};
+
+struct Step {
+  long op, from, to, layer;
+  const Step* next;      // the product for which the rows of `to` (of READY: of `from`) are made ready, or null
+  Product product;       // of MULTIPLY; of EXPERTS: the first of them, all of which have the same shape and form
+  const Product* experts;  // of EXPERTS
+  long number, adds;     // of MULTIPLY: its place among the products; 1: it adds to the stream
+  long activation;       // of MULTIPLY, EXPERTS and GATE
+  long num_experts, num_chosen, normalized;  // of ROUTE and SORT; normalized: a row's weights have the sum 1
+  float limit, alpha;    // of GATE: of a clamped gate; limit 0: the gate is activation(gate) * up
+  Norm norm;             // of NORM; of ENTER: of the queries
+  Norm k_norm, v_norm;   // of ENTER
+  const float *cos, *sin;  // of ENTER: [positions, num_rotated], see `Rotation` in rows.h
+  long num_rotated;
+  const float *bias, *sinks;   // of ATTEND, as in `AttentionArguments`
+  long bias_width, key_range;  // of ATTEND; the index of its range among the step's key ranges
+  long is_cross;               // of ATTEND: 1 if all keys are in the cache already, and the queries are those of QUERY
+  const float* taps;           // of CONVOLVE: [num_kept + 1, channels], the row's own last; its bias [channels] is `bias`
+  long num_kept, channels;
+  float score_scale, softcap;  // of ATTEND
+  float scale;           // of MULTIPLY with `adds`, ADD and SCALE
 };
 
 // An adapter's summand of a product: up(down(x)), each rounded as a separate product. Without a weight: no summand.
@@ -38,7 +83,7 @@ struct Change {
 // Rows first <= r < end of a step have an adapter.
 struct AdaptedRows {
   long first, end;
-  const Change* changes;  // [L, 4]: of the products in a layer's order
+  const Change* changes;  // of each product, by its number
 };
 
 // The memory to which a layer writes.
@@ -46,22 +91,27 @@ struct LayerMemory {
   void* keys;      // [block, K, D, B] of T
   void* values;    // [block, K, B, D] of T
   float* queries;  // [R, H, D], kept for hooks on the layer, or null
+  void* inputs;    // [state, num_kept, channels] of T, of a layer with a convolution, oldest first
 };
 
-struct DecoderStep {
-  const AttentionArguments* key_ranges;  // without queries, keys, values and out; heads and positions are all the same
+// The rows of one sequence, and its states before and after them.
+struct Span {
+  long first, end, read, write;
+  long is_first;  // 1: the sequence begins, its state before is zero
+};
+
+struct Rows {
+  const AttentionArguments* key_ranges;  // without queries, keys, values, out and rule; heads and positions are all the same
   const AttentionItem* items;        // [num_items]: each row and key head once
   const int64_t* slots;              // [R]: a row's place in the cache, block * B + place in the block
   const uint8_t* alone;              // [R]: 1 where the row is the only one of its sequence, and its last
   const LayerMemory* memory;         // [L]
-  const void* final_norm;            // [d], or null
-  void* out;                         // [R, d] of T: the final-normed rows; may be null where final_norm is
+  const Span* spans;                 // [num_spans]
+  void* out;                         // [R, d] of T: the register OUT
   const AdaptedRows* adapted;        // [num_adapted], in order
   long num_items, num_rows, width;   // R, d
   long num_adapted, max_rank;        // of the adapters' products
-  long rounds_once;                  // 1: norms round after the product with their weights, which are float32
-  float eps;                         // of all norms
-  float residual_scale;              // of a product's summand of the stream, rounded before the addition
+  long num_spans;
 };
 
 }  // namespace LEVEL

@@ -11,11 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightwell.model.config import Activation
 from lightwell.model.kernels.attention import AttentionItems, VisibleKeys
-from lightwell.model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
+from lightwell.model.kernels.decoder import Decoder, DecoderRows, LayerCaches
 from lightwell.model.kernels.group_quantized import GroupedWeight
 from lightwell.model.kernels.int8 import Int8BlockedWeight
 from lightwell.model.kernels.products import DOT, WIDEN, BlockedWeight
+from lightwell.model.kernels.program import (
+    AddRows,
+    Attend,
+    EnterHeads,
+    GateRows,
+    JoinRows,
+    Multiply,
+    NormRows,
+    NormWeights,
+    Product,
+    Register,
+    ScaleRows,
+    Step,
+)
 from tests.model.kernels.draw_grouped import draw_grouped
 
 Kind = Literal["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfloat16", "mixed"]
@@ -45,13 +60,22 @@ class World:
         self.softcap, self.residual_scale = rng.choice([None, 2.0]), rng.choice([1.0, 0.22])
         self.windows = [math.inf, *rng.sample([1, 7, 40], rng.choice([0, 1, 2]))]
         self.head_norm = rng.choice([None, "head", "full"])
-        self.layers = [self._layer() for _ in range(rng.randint(1, 3))]
-        self.final_norm = self._norm(self.width) if rng.random() < 0.8 else None
+        self.num_layers, self.steps, self.first_steps = rng.randint(1, 3), list[Step](), list[int]()
+        for n in range(self.num_layers):
+            self.first_steps.append(len(self.steps))
+            self._add_layer(n)
+        self.first_steps.append(len(self.steps))
+        if rng.random() < 0.8:
+            self.steps.append(NormRows(self._norm(self.width), Register.STREAM, Register.OUT))
         self._draw_rows()
         self.x = torch.randn(self.num_rows, self.width).to(self.dtype)
 
-    def _norm(self, width: int) -> Tensor:
-        return (1 + torch.randn(width) / 3).to(self.norm_dtype)
+    def _norm(self, width: int) -> NormWeights:
+        weight = 1 + torch.randn(width) / 3
+        if self.rng.random() < 0.3:
+            bias = torch.randn(width).to(self.dtype) if self.rng.random() < 0.5 else None
+            return NormWeights(weight.to(self.dtype), EPS, bias, is_centred=True)
+        return NormWeights(weight.to(self.norm_dtype), EPS)
 
     def _product(self, inputs: int, outputs: int) -> Product:
         weight = torch.randn(outputs, inputs) / inputs**0.5
@@ -71,21 +95,72 @@ class World:
         dtype = torch.float32 if kind == "float32" else torch.bfloat16
         return Product(BlockedWeight(weight.to(dtype), DOT if kind == "dot" else WIDEN, self.dtype), bias)
 
-    def _layer(self) -> DecoderLayer:
-        heads, key_heads, dim = self.num_heads, self.num_key_heads, self.dim
-        cos, sin = torch.randn(2, POSITIONS, self.rng.choice([dim, dim // 4 * 2]))
-        return DecoderLayer(
-            qkv=self._product(self.width, (heads + 2 * key_heads) * dim),
-            out=self._product(heads * dim, self.width),
-            gate_up=self._product(self.width, 2 * self.inside),
-            down=self._product(self.inside, self.width),
-            before_attention=self._norm(self.width),
-            before_mlp=self._norm(self.width),
-            q_norm={None: None, "head": self._norm(dim), "full": self._norm(heads * dim)}[self.head_norm],
-            k_norm={None: None, "head": self._norm(dim), "full": self._norm(key_heads * dim)}[self.head_norm],
-            rotary_tables=(cos, sin) if self.rng.random() < 0.8 else None,
-            key_range=self.rng.randrange(len(self.windows)),
-        )
+    def _add_layer(self, n: int) -> None:
+        heads, key_heads, dim, rng = self.num_heads, self.num_key_heads, self.dim, self.rng
+        cos, sin = torch.randn(2, POSITIONS, rng.choice([dim, dim // 4 * 2]))
+        norms = {None: (None, None), "head": (self._norm(dim), self._norm(dim))}
+        norms["full"] = self._norm(heads * dim), self._norm(key_heads * dim)
+        is_parallel, kind = rng.random() < 0.2, rng.choice(["before", "before", "after", "of sum"])
+        self._multiply((heads + 2 * key_heads) * dim, self._before(kind), Register.WIDE)
+        self.steps += [
+            EnterHeads(
+                n,
+                *norms[self.head_norm],
+                self._norm(dim) if rng.random() < 0.2 else None,
+                (cos, sin) if rng.random() < 0.8 else None,
+            ),
+            Attend(
+                n,
+                self.scale,
+                self.softcap,
+                torch.randn(heads, 2 * POSITIONS - 1) if rng.random() < 0.2 else None,
+                torch.randn(heads) if rng.random() < 0.2 else None,
+                rng.randrange(len(self.windows)),
+            ),
+        ]
+        if is_parallel:
+            self._multiply(self.width, Register.MIXED, Register.ASIDE, heads * dim)
+        else:
+            self._finish(kind, Register.MIXED, heads * dim)
+        is_gated, activation = rng.random() < 0.7, rng.choice(["silu", "gelu", "gelu_tanh", "relu"])
+        outputs = 2 * self.inside if is_gated else self.inside
+        self._multiply(outputs, self._before(kind), Register.WIDE, activation=None if is_gated else activation)
+        self.steps += [GateRows(activation)] * is_gated
+        source = Register.MIXED if is_gated else Register.WIDE
+        if is_parallel:
+            self._multiply(self.width, source, Register.NORMED, self.inside)
+            self.steps.append(JoinRows())
+        else:
+            self._finish(kind, source, self.inside)
+            self.steps += [ScaleRows(0.7)] * (rng.random() < 0.2)
+
+    def _before(self, kind: str) -> Register:
+        if kind != "before":
+            return Register.STREAM
+        self.steps.append(NormRows(self._norm(self.width), Register.STREAM, Register.NORMED))
+        return Register.NORMED
+
+    def _finish(self, kind: str, source: Register, inputs: int) -> None:
+        is_after = kind == "after"
+        self._multiply(self.width, source, Register.NORMED, inputs, adds=None if is_after else self.residual_scale)
+        if is_after:
+            norm = NormRows(self._norm(self.width), Register.NORMED, Register.NORMED)
+            self.steps += [norm, AddRows(self.residual_scale)]
+        if kind == "of sum":
+            self.steps.append(NormRows(self._norm(self.width), Register.STREAM, Register.STREAM))
+
+    def _multiply(
+        self,
+        outputs: int,
+        source: Register,
+        target: Register,
+        inputs: int | None = None,
+        *,
+        activation: Activation | None = None,
+        adds: float | None = None,
+    ) -> None:
+        product = self._product(inputs or self.width, outputs)
+        self.steps.append(Multiply(product, source, target, activation, adds))
 
     def _draw_rows(self) -> None:
         rng, size = self.rng, self.rng.choice([3, 8, 16, 32])
@@ -128,7 +203,7 @@ class World:
         self.rows = DecoderRows(self.key_ranges, self.items, self.slots, alone, self.num_key_heads)
         shape = (self.num_blocks, self.num_key_heads)
         self.caches = []
-        for _ in self.layers:
+        for _ in range(self.num_layers):
             keys = torch.full((*shape, self.dim, size), math.nan, dtype=self.dtype)
             values = torch.full((*shape, size, self.dim), math.nan, dtype=self.dtype)
             for own, start in zip(self.tables, self.starts, strict=True):
@@ -147,23 +222,19 @@ class World:
 
     def decoder(self) -> Decoder:
         return Decoder(
-            self.layers,
-            self.final_norm,
+            self.steps,
             dtype=self.dtype,
+            width=self.width,
             num_heads=self.num_heads,
             num_key_heads=self.num_key_heads,
             head_dim=self.dim,
-            eps=EPS,
-            scale=self.scale,
-            softcap=self.softcap,
-            residual_scale=self.residual_scale,
         )
 
     def run(self, pieces: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
         """Return the residual stream, the result, the queries of each layer, and all caches."""
         x, caches, decoder = self.x.clone(), self.copied_caches(), self.decoder()
-        queries = {n: torch.zeros(self.num_rows, self.num_heads, self.dim) for n in range(len(self.layers))}
-        out, bounds = x, (0, *pieces, len(self.layers))
+        queries = {n: torch.zeros(self.num_rows, self.num_heads, self.dim) for n in range(self.num_layers)}
+        out, bounds = x, (0, *(self.first_steps[piece] for piece in pieces), len(self.steps))
         for first, end in itertools.pairwise(bounds):
-            out = decoder.run(x, self.rows, LayerCaches(caches), first_layer=first, end_layer=end, queries=queries)
+            out = decoder.run(x, self.rows, LayerCaches(caches), first=first, end=end, queries=queries)
         return x, out, *queries.values(), *(each for cache in caches for each in cache)

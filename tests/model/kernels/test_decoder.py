@@ -16,8 +16,9 @@ from torch import Tensor
 
 from lightwell.model.kernels import library
 from lightwell.model.kernels.attention import AttentionItems
-from lightwell.model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches
-from tests.model.kernels.decoder_world import EPS, Kind, World
+from lightwell.model.kernels.decoder import Decoder, DecoderRows, LayerCaches
+from lightwell.model.kernels.program import AddRows, Step
+from tests.model.kernels.decoder_world import Kind, World
 from tests.model.kernels.everywhere import assert_same_bits
 from tests.model.kernels.levels import at_level
 
@@ -31,7 +32,7 @@ KINDS = pytest.mark.parametrize(
 @pytest.mark.parametrize("attempt", range(2))
 def test_layers_have_the_same_bits_in_several_calls_and_any_number_of_threads(attempt: int, kind: Kind) -> None:
     world = World(kind)
-    cuts = tuple(sorted(world.rng.choices(range(len(world.layers) + 1), k=2)))
+    cuts = tuple(sorted(world.rng.choices(range(world.num_layers + 1), k=2)))
     for level in library.levels():
         with at_level(level):
             library.set_num_threads(1)
@@ -74,25 +75,26 @@ def test_nothing_else_of_the_cache_is_written() -> None:
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
     world = World("float32")
-    layer, caches = world.layers[0], LayerCaches(world.copied_caches())
+    caches = LayerCaches(world.copied_caches())
 
-    def make(*layers: DecoderLayer, **changed: object) -> Decoder:
+    def make(*steps: Step, **changed: object) -> Decoder:
         sizes = {"num_heads": world.num_heads, "num_key_heads": world.num_key_heads, "head_dim": world.dim}
-        given = {"dtype": world.dtype, "eps": EPS, "scale": 1.0, **sizes, **changed}
-        return Decoder(layers, None, **given)
+        return Decoder(steps, **{"dtype": world.dtype, "width": world.width, **sizes, **changed})
 
-    with pytest.raises(ValueError, match="layers is empty"):
+    with pytest.raises(ValueError, match="steps is empty"):
         make()
     with pytest.raises(ValueError, match=r"dtype is torch\.float16"):
-        make(layer, dtype=torch.float16)
-    with pytest.raises(ValueError, match=r"qkv has .* inputs and"):
-        make(layer, head_dim=world.dim + 1)
+        make(*world.steps, dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"EnterHeads takes \d+ numbers of WIDE; a row has \d+ there"):
+        make(*world.steps, head_dim=world.dim + 4)
+    with pytest.raises(ValueError, match=r"AddRows takes \d+ numbers of NORMED; a row has none there"):
+        make(AddRows())
     with pytest.raises(ValueError, match="x is"):
         world.decoder().run(world.x[:, 1:].contiguous(), world.rows, caches)
     with pytest.raises(ValueError, match="caches are of"):
         world.decoder().run(world.x.clone(), world.rows, LayerCaches(world.copied_caches() * 2))
-    with pytest.raises(ValueError, match="layers from 1 to 0"):
-        world.decoder().run(world.x.clone(), world.rows, caches, first_layer=1, end_layer=0)
+    with pytest.raises(ValueError, match="steps from 1 to 0"):
+        world.decoder().run(world.x.clone(), world.rows, caches, first=1, end=0)
     with pytest.raises(ValueError, match="queries of layer 0"):
         world.decoder().run(world.x.clone(), world.rows, caches, queries={0: torch.zeros(1)})
     fewer = AttentionItems(world.items.array[:-1].copy())
@@ -112,4 +114,4 @@ def test_a_call_counts_the_steps_of_every_layer_as_progress(count: int) -> None:
     library.set_num_threads(count)
     done = library.progress()
     world.run()
-    assert library.progress() - done >= 9 * len(world.layers)
+    assert library.progress() - done >= 8 * world.num_layers
