@@ -131,7 +131,7 @@ def test_what_was_typed_is_taken_when_the_field_is_left(open_view: Open) -> None
     page.get_by_label("Text", exact=True).fill("The old king")
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
     page.get_by_role("button", name="Text", exact=True).click()
-    expect(page.locator("#prompt")).to_have_value("The old king")
+    expect(page.locator("#message")).to_have_value("The old king")
 
 
 def test_what_is_pointed_at_may_go_with_a_shorter_text(open_view: Open) -> None:

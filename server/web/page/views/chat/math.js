@@ -191,7 +191,7 @@ class Reader {
     if (name === "underline") return make("munder", [this.#argument(), make("mo", ["_"])]);
     if (name === "overbrace") return make("mover", [this.#argument(), make("mo", ["⏞"])], { "data-limits": "" });
     if (name === "underbrace") return make("munder", [this.#argument(), make("mo", ["⏟"])], { "data-limits": "" });
-    if (name === "not") return make("mo", [`${this.#argument().textContent}\u0338`]);
+    if (name === "not") return make("mo", [`${this.#argument().textContent}\u0338`.normalize()]);
     if (name === "boxed") return make("mrow", [this.#argument()], { class: "math-boxed" });
     if (name === "left") {
       const inside = [...this.#bracket(), ...this.row(["\\right"])];
