@@ -94,8 +94,8 @@ class EnterQueries:
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """MIXED = the heads' mixed values, after `EnterHeads`, or `EnterQueries` if `is_cross`. Other fields are those of
-    `AttentionRule`.
+    """MIXED = the heads' mixed values, after `EnterHeads`, or `EnterQueries` if `is_cross`. `AttentionRule` describes
+    the other fields.
     """
 
     layer: int

@@ -78,8 +78,8 @@ def translate(
     """Return the translated steps, the number of translated steps before each step and at the end, and an object that
     must be kept as long as the steps.
 
-    width: d. heads: H, K, D. Before a product stands the step that makes its rows ready: the one that writes them, or
-    one that does nothing else. Raises ValueError for steps that do not fit.
+    width: d. heads: H, K, D. The step before a product makes its rows ready: the one that writes them, or one that does
+    nothing else. Raises ValueError for steps that do not fit.
     """
     translation = _Translation(dtype, width, *heads)
     found, starts, number = list[CStep](), list[int](), 0
