@@ -32,9 +32,9 @@ enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WID
 // The registers from GIVEN on have a row for each row and expert that is chosen for it, sorted by expert.
 
 // NORM      to = norm(from)
-// MULTIPLY  to = activation(product of from), as adapters change it; then, with `adds`, what ADD does
+// MULTIPLY  to = activation(product of from), as adapters change it; then an ADD, with `adds`
 // ENTER     WIDE holds (H + 2K) D: norms and rotates the heads, and writes keys and values to the layer's cache
-// CONVOLVE  to = C * conv(B * x), where WIDE holds B, C and x, of the inputs that the layer keeps and those of the rows
+// CONVOLVE  to = C * conv(B * x), where WIDE holds B, C and x; inputs before the rows are in the layer's states
 // QUERY     WIDE holds the queries of cross attention, H D
 // ATTEND    to = the heads' mixed values
 // READY     nothing but `next`
@@ -50,13 +50,14 @@ enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WID
 // GATE_ASIDE  ASIDE *= the sigmoid of MIXED, a number a row
 // Each intermediate result is rounded to T.
 enum Op : long {
-  NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE, ROUTE, SORT, GIVE, EXPERTS, COMBINE, GATE_ASIDE, QUERY, CONVOLVE
+  NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE, ROUTE, SORT, GIVE, EXPERTS, COMBINE, GATE_ASIDE, QUERY,
+  CONVOLVE
 };
 
 struct Step {
   long op, from, to, layer;
   const Step* next;      // the product for which the rows of `to` (of READY: of `from`) are made ready, or null
-  Product product;       // of MULTIPLY; of EXPERTS: the first of them, all of which have the same shape and form
+  Product product;       // of MULTIPLY; of EXPERTS: the first; all have the same shape and form
   const Product* experts;  // of EXPERTS
   long number, adds;     // of MULTIPLY: its place among the products; 1: it adds to the stream
   long activation;       // of MULTIPLY, EXPERTS and GATE
@@ -68,7 +69,7 @@ struct Step {
   long num_rotated;
   const float *bias, *sinks;   // of ATTEND, as in `AttentionArguments`
   long bias_width, key_range;  // of ATTEND; the index of its range among the step's key ranges
-  long is_cross;               // of ATTEND: 1 if all keys are in the cache already, and the queries are those of QUERY
+  long is_cross;               // of ATTEND: 1 if all keys are in the cache already; QUERY gave the queries
   const float* taps;           // of CONVOLVE: [num_kept + 1, channels], the row's own last; its bias [channels] is `bias`
   long num_kept, channels;
   float score_scale, softcap;  // of ATTEND
