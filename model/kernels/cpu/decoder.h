@@ -1,4 +1,5 @@
-// The blocks of a decoder as a program of steps, and its run for a few rows. decoder.py has the same structs and fields.
+// The blocks of a decoder as a program of steps, and its run for a few rows. decoder.py and program_translation.py have
+// the same structs and fields.
 //
 // Axes: R rows, d model width, H query heads, K key heads, D head dimension, ff width inside the gated network, B keys
 // to a block of the cache, L layers. T: the type of the stream and the cache, float or bfloat16.
@@ -18,8 +19,8 @@ struct Product {
   long form, num_inputs, num_outputs;
 };
 
-// Of rows, or of parts of `width` numbers of a row. The weight is of T, or float32 for RMS_ONCE, which rounds only after
-// the product with it; the bias, of LAYER, is of T or null.
+// Of rows, or of parts of `width` numbers of a row. The weight is of T, or float32 for RMS_ONCE, which rounds only
+// after the product with it; the bias, of LAYER, is of T or null.
 enum NormKind : long { RMS, RMS_ONCE, LAYER };
 struct Norm {
   const void *weight, *bias;  // [width]; a null weight is no norm
@@ -70,7 +71,7 @@ struct Step {
   const float *bias, *sinks;   // of ATTEND, as in `AttentionArguments`
   long bias_width, key_range;  // of ATTEND; the index of its range among the step's key ranges
   long is_cross;               // of ATTEND: 1 if all keys are in the cache already; QUERY gave the queries
-  const float* taps;           // of CONVOLVE: [num_kept + 1, channels], the row's own last; its bias [channels] is `bias`
+  const float* taps;           // of CONVOLVE: [num_kept + 1, channels], the row's own last; its bias is `bias`
   long num_kept, channels;
   float score_scale, softcap;  // of ATTEND
   float scale;           // of MULTIPLY with `adds`, ADD and SCALE
@@ -102,7 +103,7 @@ struct Span {
 };
 
 struct Rows {
-  const AttentionArguments* key_ranges;  // without queries, keys, values, out and rule; heads and positions are all the same
+  const AttentionArguments* key_ranges;  // without queries, keys, values, out, rule; heads, positions are the same
   const AttentionItem* items;        // [num_items]: each row and key head once
   const int64_t* slots;              // [R]: a row's place in the cache, block * B + place in the block
   const uint8_t* alone;              // [R]: 1 where the row is the only one of its sequence, and its last
