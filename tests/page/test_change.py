@@ -182,7 +182,7 @@ def test_two_texts_compare_like_two_models(open_view: Open, server: Server) -> N
 def test_from_the_tours_sentence_a_head_is_zeroed_in_two_clicks(open_view: Open, server: Server) -> None:
     page = open_view("attention")
     page.get_by_role("button", name="Tour").click()
-    for _ in range(3):
+    for _ in range(4):
         page.get_by_role("button", name="Next", exact=True).click()
     expect(page.locator(".lesson h2")).to_have_text("Every head looks for something else")
     expect(page.locator(".lesson")).to_contain_text("of its attention to")
