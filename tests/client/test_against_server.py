@@ -205,7 +205,7 @@ def test_a_view_is_shown_alike_by_both_clients_and_saved(url: str, client: Clien
     views[0].save(tmp_path / "view.html")
     assert (tmp_path / "view.html").read_text(encoding="utf-8") == views[0].html
     assert repr(views[0]).startswith("PageView('attention', ")
-    with pytest.raises(NotFound, match="accepted: attention, why"):
+    with pytest.raises(NotFound, match="accepted: home, attention, why"):
         client.show("nowhere", PROMPT)
     with pytest.raises(TypeError, match=r"known are .*layer"):
         client.show("attention", PROMPT, heads=3)
