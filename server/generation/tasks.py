@@ -73,14 +73,14 @@ def token_bytes(inputs: Sequence[Prompt]) -> int:
     return _TOKEN_BYTES * sum(prompt.num_tokens for prompt in inputs)
 
 
-def check_capture(model: ServedModel, num_bytes: int) -> None:
+def check_capture(model: ServedModel, num_bytes: int, param: str | None = None) -> None:
     """Raise PayloadTooLarge for more captured bytes than are ever accepted.
 
     All inputs of one HTTP request count together: the captures of the first wait here for the last.
     """
     limit = model.capture_limit
     if num_bytes > limit:
-        error = too_much_captured(num_bytes, limit)
+        error = too_much_captured(num_bytes, limit, param)
         count_rejection(model, error)
         raise error
 

@@ -151,12 +151,13 @@ def not_in_time(seconds: float | None, reached: str) -> DeadlineExceeded:
     return DeadlineExceeded(f"The request did not end within {allowed}: {reached}.", code="deadline_exceeded")
 
 
-def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
+def too_much_captured(num_bytes: int, limit: int, param: str | None = None) -> PayloadTooLarge:
     """Return the error of a request with more captures than are ever accepted."""
     return PayloadTooLarge(
         f"This request would capture {num_bytes} bytes of all its inputs; at most {limit} are accepted "
         "(--max-capture-bytes, --worker-memory). Request fewer layers, heads or positions, or send fewer or shorter "
         "inputs.",
+        param=param,
         code="capture_too_large",
     )
 

@@ -116,6 +116,22 @@ def test_escape_stops_an_answer_wherever_the_focus_is(page: Page, server: Server
     expect(answers(page)).to_contain_text("Stopped by you.")
 
 
+def test_escape_closes_the_innermost_part_only(page: Page, server: Server) -> None:
+    open_chat(page, server)
+    Scripted(page, stream_of("Paris."))
+    send(page, "France?")
+    settings(page)
+    page.get_by_role("button", name="Copy as…").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="curl")).to_have_count(0)
+    page.locator(".of-user").get_by_role("button", name="Edit").click()
+    page.keyboard.press("Escape")
+    expect(page.locator(".turn-editor")).to_have_count(0)
+    expect(page.locator(".chat-settings")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".chat-settings")).to_have_count(0)
+
+
 def test_a_question_without_an_answer_is_answered(page: Page, server: Server) -> None:
     open_chat(page, server)
     script = Scripted(page, stream_of("Paris."), stream_of("Lyon."))

@@ -1,6 +1,7 @@
 """Hostile answers and imports in Chat: no script runs, no request leaves the origin, wrong files change nothing."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -160,6 +161,9 @@ WRONG = [
     ([chat_with(updated="now")], "conversations[0].updated is not a number"),
     ([chat_with(settings=[])], "conversations[0].settings is not an object"),
     ([chat_with(settings={"temperature": {}})], "settings.temperature is not a number"),
+    ([chat_with(settings={"temperature": "hot"})], "settings.temperature is not a number"),
+    ([chat_with(settings={"stop": 7})], "settings.stop is not a text"),
+    ([chat_with(settings={"schema": 7})], "settings.schema is not a text"),
     ([chat_with(turns=[{**TURN, "role": "root"}])], "turns[0].role is none of user, assistant, tool"),
     ([chat_with(turns=[{**TURN, "parent": 1}])], "turns[0].parent is no earlier turn"),
     ([chat_with(turns=[TURN, TURN])], "turns[1].id is not unique"),
@@ -185,6 +189,19 @@ def test_wrong_files_are_refused_with_the_field_and_change_nothing(page: Page, s
     expect(page.locator(".chat-list .problem")).to_contain_text("a.json is not JSON.")
     page.get_by_label("File to import").set_input_files({"name": "a.json", "mimeType": "", "buffer": b" " * 32_000_001})
     expect(page.locator(".chat-list .problem")).to_contain_text("at most 32000000 are accepted")
+
+
+@pytest.mark.parametrize("changes", [{"end": {"reason": "tool_calls"}}, {"pieces": [["Yes", -1]], "model": "fables"}])
+def test_an_imported_turn_without_the_fields_that_belong_together_is_shown(
+    page: Page, server: Server, changes: dict[str, Any]
+) -> None:
+    open_chat(page, server)
+    turns = [TURN, {"id": 2, "parent": 1, "role": "assistant", "text": "Yes", **changes}]
+    imported(page, {"format": "lightwell conversations", "conversations": [chat_with(turns=turns)]})
+    expect(answers(page)).to_have_text(re.compile("Yes"))
+    answers(page).get_by_role("button", name="X-ray").click()
+    expect(answers(page).locator(".prose button").first).to_be_visible()
+    expect(page.locator(".problem")).to_have_count(0)
 
 
 def test_names_of_the_language_in_a_file_are_only_names(page: Page, server: Server) -> None:

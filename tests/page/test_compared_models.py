@@ -132,6 +132,8 @@ def test_both_models_answer_in_a_chat_next_to_each_other(page: Page, unlike: Ser
     left, right = (box_of(sides.nth(i)) for i in (0, 1))
     assert left["x"] + left["width"] <= right["x"]
     assert left["y"] == right["y"]
+    assert [sides.nth(i).get_attribute("data-turn") for i in (0, 1)] == ["2", "3"]  # words are found by it
+    expect(page.locator("article[data-turn='3']")).to_have_count(0)
     send(page, "Go on.")
     expect(answers(page).last.locator(".side")).to_contain_text(["Three.", "Four."])
     assert [body["model"] for body in model.bodies] == ["fables", "twin", "fables", "twin"]

@@ -242,6 +242,13 @@ def test_words_are_pointed_at_by_keys_and_axe_finds_nothing(open_page: Page, ser
     expect(told(page)).to_have_count(0)
     page.keyboard.press("ArrowLeft")
     expect(told(page)).to_be_visible()
+    point(page, WORD)
+    expect(told(page)).to_contain_text(f"“{asked.tokens[len(asked.prompt) + WORD].strip()}” had")
+    page.locator(".of-assistant").evaluate(
+        "one => one.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))"
+    )
+    page.keyboard.press("ArrowRight")
+    expect(told(page)).to_contain_text(f"“{asked.tokens[len(asked.prompt) + WORD + 1].strip()}” had")
     page.keyboard.press("Enter")
     expect(page.locator("#view-why")).to_be_visible()
 
@@ -313,8 +320,15 @@ def test_a_sentence_has_marks_for_the_parts_of_the_document_it_depends_on(page: 
     expect(marks).to_have_count(len(labels))
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "explain: too many tokens.", "param": "explain", "code": "reasons_too_large"},
+        {"message": "This request would capture too much.", "code": "capture_too_large"},
+    ],
+)
 def test_sources_that_cost_too_much_are_refused_in_a_sentence_and_the_answer_arrives(
-    page: Page, server: Server
+    page: Page, server: Server, error: dict[str, str]
 ) -> None:
     bodies: list[dict[str, Any]] = []
 
@@ -324,7 +338,6 @@ def test_sources_that_cost_too_much_are_refused_in_a_sentence_and_the_answer_arr
         if "explain" not in body:
             route.continue_()
             return
-        error = {"message": "explain: too many tokens.", "param": "explain", "code": "reasons_too_large"}
         route.fulfill(status=413, json={"error": error})
 
     page.route("**/v1/chat/completions", refuse)
@@ -332,6 +345,7 @@ def test_sources_that_cost_too_much_are_refused_in_a_sentence_and_the_answer_arr
     assert ["explain" in body for body in bodies] == [True, False]
     expect(answers(page).locator(".markdown")).not_to_be_empty()
     expect(answers(page)).to_contain_text(
-        "The sources of this answer were not measured: they cost more than this server accepts."
+        "The sources of this answer were not measured: they cost more than this server accepts. "
+        "Set “Most tokens” in the settings to 1000 or less."
     )
     expect(answers(page).locator(".problem, sup")).to_have_count(0)

@@ -53,11 +53,11 @@ class SpanQuestion:
     def check_cost(self, max_tokens: int, num_choices: int) -> None:
         """Raise PayloadTooLarge if the reasons of `max_tokens` tokens may need too many tokens or captures."""
         model, read = self.model, self.with_answer([0] * max_tokens)
-        check_capture(model, self.trace_bytes(read, 1))
+        check_capture(model, self.trace_bytes(read, 1), "explain")
         if self.options.verify:
             # Of a span at the beginning of the prompt, each query has its own keys to be removed.
             num_rows = 2 + max(span.end_token if span.first_token == 0 else 0 for span in self.spans)
-            check_capture(model, 4 * model.config.num_layers * num_rows * read.num_tokens)
+            check_capture(model, 4 * model.config.num_layers * num_rows * read.num_tokens, "explain")
         num_estimates = -(-max_tokens // self.num_together(read))
         num_removed = min(len(self.spans), self.options.verify * min(max_tokens, MAX_SPANS))
         num_passes = num_choices * (1 + num_estimates + num_removed)

@@ -53,10 +53,10 @@ export async function ask(route, body, options = {}) {
     throw new ApiError(NOT_IN_FILE, { status: "saved" });
   }
   const named = withModel(route, body, model);
-  const response = await askServer(named.route, named.body, { ...options, accept });
-  if (!isKept || accept === EVENTS) return response;
-  const bytes = await wholeOf(response);
-  keep(model, { route, body, accept }, bytes);
+  let response;
+  const send = async () => (response = await askServer(named.route, named.body, { ...options, accept }));
+  if (!isKept || accept === EVENTS) return send();
+  const bytes = await keep(model, { route, body, accept }, async () => wholeOf(await send()));
   return new Response(bytes, response);
 }
 

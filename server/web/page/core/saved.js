@@ -16,25 +16,39 @@ function inOrder(part) {
 
 const kept = new Map(); // {model, request, blob, seen} by model and key, the least recently used first
 let bytes = 0;
+const underway = new Map(); // of requests without an answer yet: what was shown, by the same keys
 const held = new Map(); // number of places on the page that show the answer of a request now
 
+const TEXTS = ["view", "text", "decoder", "embeddings_texts", "contributions_pair", "patching_a", "patching_b", "motion_word",
+  "motion_texts", "change_text", "change_source", "change_away"];
+
+/** What else the page shows: `chat`, the id of the conversation. */
+export const seenMore = {};
+
 /** The view and its texts; requests about other texts are not saved. */
-function seenNow() {
-  const { view, text, decoder, embeddings_texts: texts, contributions_pair: pair, patching_a: a, patching_b: b } = state.value;
-  return JSON.stringify([view, text, decoder, texts, pair, a, b]);
-}
+const seenNow = () => JSON.stringify([...TEXTS.map((name) => state.value[name]), seenMore.chat]);
 
 const keyAmongAll = (model, { route, body, accept }) => `${model} ${keyOf(route, body, accept)}`;
 
-/** Keep a model's response to a request {route, body, accept} unchanged, as an ArrayBuffer. */
-export function keep(model, request, answer) {
-  if (isEmbedded) return;
+/** Keep a model's response to a request {route, body, accept} unchanged: the ArrayBuffer that `read()` resolves to. */
+export async function keep(model, request, read) {
+  if (isEmbedded) return read();
   const key = keyAmongAll(model, request);
-  const seen = kept.get(key)?.seen ?? new Set();
+  const seen = new Set([seenNow()]); // at its start: another text may be shown at its end
+  underway.set(key, seen);
+  try {
+    const answer = await read();
+    store(key, { model, request, blob: new Blob([answer]), seen: new Set([...seen, ...(kept.get(key)?.seen ?? [])]) });
+    return answer;
+  } finally {
+    if (underway.get(key) === seen) underway.delete(key);
+  }
+}
+
+function store(key, entry) {
   drop(key);
-  const blob = new Blob([answer]);
-  kept.set(key, { model, request, blob, seen: seen.add(seenNow()) });
-  bytes += blob.size;
+  kept.set(key, entry);
+  bytes += entry.blob.size;
   for (const [oldKey, { request: old }] of kept) {
     if (bytes <= MOST_BYTES) break;
     if (oldKey !== key && !held.has(nameOf(old))) drop(oldKey);
@@ -52,8 +66,8 @@ const nameOf = ({ route, body }) => `${route} ${JSON.stringify(body ?? null)}`;
 export function noteSeen(route, body, accept) {
   const key = keyAmongAll(chosenModel.value, { route, body, accept });
   const entry = kept.get(key);
+  (entry?.seen ?? underway.get(key))?.add(seenNow());
   if (!entry) return;
-  entry.seen.add(seenNow());
   kept.delete(key);
   kept.set(key, entry);
 }

@@ -27,6 +27,7 @@ export function Menu({ label, items, title }) {
     if (!isOpen) return undefined;
     const close = (event) => {
       if (event.key === "Escape") {
+        event.preventDefault(); // it would close the parent
         if (element.current?.contains(document.activeElement)) opener.current.focus();
         setOpen(false);
       } else if (event.type === "pointerdown" && !element.current?.contains(event.target)) {

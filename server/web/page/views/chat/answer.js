@@ -35,8 +35,10 @@ export function answer(chatId, parent, options, begun = {}) {
 export async function answerOnBothSides(chatId, parent, options) {
   const { second } = options;
   if (!second && (find(chatId).kind === "chat" || !options.interventions.length)) return answer(chatId, parent, options);
-  const before = await answer(chatId, parent, options, second ? {} : { changes: undefined });
-  if (!before || before.end.reason === "stopped") return before;
+  const first = answer(chatId, parent, options, second ? {} : { changes: undefined });
+  const own = last;
+  const before = await first;
+  if (last !== own || !before || before.end.reason === "stopped") return before;
   const after = second ? { ...options, model: second } : options;
   return answer(chatId, parent, after, { twin: before.id, seed: before.seed });
 }

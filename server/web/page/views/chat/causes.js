@@ -17,7 +17,12 @@ const answers = new Map();
 
 /** The promise of `make(options)`, kept by its key unless it fails; if others have aborted it, it is made again. */
 function kept(map, key, make, options) {
-  if (!map.has(key)) map.set(key, make(options).catch((error) => map.delete(key) && Promise.reject(error)));
+  if (!map.has(key)) {
+    map.set(key, make(options).catch((error) => {
+      map.delete(key);
+      throw error;
+    }));
+  }
   return map.get(key).catch((error) => {
     if (error.name !== "AbortError" || options?.signal.aborted) throw error;
     return kept(map, key, make, options);
@@ -90,8 +95,9 @@ function effectsOf({ answer }, word, estimates, options) {
   return Promise.all(strongest(estimates, MEASURED).map(async ({ word: one }) => {
     const hidden = prompt.map((_, i) => (i >= one.first && i < one.last ? null : 0)); // null is minus infinity
     const interventions = [{ point: "attn.hook_attn_scores", layer: "all", op: "add", value: [[hidden]] }];
-    const make = (own) => scored(prompt, own, { interventions });
-    const { logprobs } = await kept(answer.without, `${one.first} ${prompt.length}`, make, options);
+    const make = async (own) => (await scored(prompt, own, { interventions })).logprobs;
+    if (answer.without.size >= 100) answer.without.clear();
+    const logprobs = await kept(answer.without, `${one.first} ${prompt.length}`, make, options);
     const left = sum(logprobs, word);
     return { word: one, value: sum(answer.logprobs, word) - left, left: Math.exp(left) };
   }));
@@ -114,12 +120,12 @@ function workAhead(column, now, life) {
   }));
 }
 
-/** Open Why at the position that predicted a word, with the head that speaks most for it. */
-async function openWhy({ answer }, word) {
+/** Open Why at the position that predicted a word, with the head that speaks most for it, if the reader still wants(it). */
+async function openWhy({ answer }, word, wants) {
   const [{ layer, head }] = (await reasonsOf(answer, word, "head")).sort((a, b) => b.value - a.value);
   const { prompt: text } = await post("detokenize", { tokens: answer.ids.slice(0, word.first), skip_special_tokens: false });
   const { count } = await post("tokenize", { prompt: text });
-  select({ view: "why", text, layer, head, query: count - 1, key: null });
+  if (wants()) select({ view: "why", text, layer, head, query: count - 1, key: null });
 }
 
 /** Colour words by their values, relative to the largest. */
@@ -153,7 +159,7 @@ const under = ({ clientX: x, clientY: y }) => (words) => words.find((word) => {
 
 /** Let a column of turns be pointed at until the signal. now(): {chat, model}; say(text, word): the causes of a word, or null. */
 function pointing(column, now, say, life) {
-  let [abort, timer, word, known] = [null, 0, null, null];
+  let [abort, timer, word, known, count] = [null, 0, null, null, 0]; // count: of the events that point, or end it
   const point = (found) => {
     clearTimeout(timer);
     abort?.abort();
@@ -164,13 +170,16 @@ function pointing(column, now, say, life) {
     say(null);
   };
   const leave = () => {
+    count += 1;
     clearTimeout(timer);
     if (word) point(null);
   };
   /** Point at the word of the event's answer that `choose(its words)` returns. Returns whether it was pointed at before. */
   const find = async ({ target }, choose) => {
     const turn = target.closest(".of-assistant .markdown")?.closest("[data-turn]");
+    const own = (count += 1);
     const next = turn && (await read(column, now(), Number(turn.dataset.turn)));
+    if (own !== count || life.aborted) return false;
     const found = next && choose(next.words.filter(({ first }) => first >= next.answer.first));
     if (found && found.start === word?.start) return true;
     if (!found) return leave();
@@ -181,7 +190,12 @@ function pointing(column, now, say, life) {
       !signal.aborted && say(`The causes are not known: ${error.message}`, found));
     return false;
   };
-  const open = () => openWhy(known, word).then(leave, leave);
+  const open = () => {
+    const own = word;
+    const wants = () => word === own; // leave() ends it
+    const end = () => wants() && leave();
+    openWhy(known, own, wants).then(end, end);
+  };
   const listeners = {
     pointermove: (event) => {
       clearTimeout(timer);
@@ -194,14 +208,16 @@ function pointing(column, now, say, life) {
       if (await find(event, under(event)).catch(leave)) open();
     },
     keydown: (event) => {
-      const step = event.target.matches(".markdown") && { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (event.defaultPrevented) return;
+      const isText = event.target.matches(".markdown");
+      const step = isText && { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (step) {
         find(event, (words) => {
           const place = words.findIndex(({ start }) => start === word?.start);
           return words.at(place < 0 ? Math.min(0, step) : (place + step) % words.length);
         }).catch(leave);
       } else if (word && event.key === "Escape") leave();
-      else if (word && event.key === "Enter") open();
+      else if (word && isText && event.key === "Enter") open();
       else return;
       event.preventDefault();
       event.stopPropagation();

@@ -41,7 +41,7 @@ function useBusy(id) {
 function useSide(isBusy) {
   const [side, setSide] = useState("");
   useEffect(() => { // the focus may be anywhere: a clicked button is gone when the answer begins
-    const escape = (event) => event.key === "Escape" && (isBusy ? stop() : setSide(""));
+    const escape = (event) => event.key === "Escape" && !event.defaultPrevented && (isBusy ? stop() : setSide(""));
     addEventListener("keydown", escape);
     return () => removeEventListener("keydown", escape);
   }, [isBusy]);
@@ -63,6 +63,7 @@ export function Conversation({ kind, modes }) {
   const stored = useStore(history);
   const { text } = useSelection();
   const chat = chatNow(stored, kind, text);
+  noteShown(chat); // before the requests of its parts
   useEffect(() => {
     noteShown(chat);
     return () => noteShown(null);
@@ -143,9 +144,9 @@ function useOptions(kind) {
 
 /** {sampling, seed} of the next token of a conversation. */
 function samplerOf({ settings }, { defaults, shared }) {
-  const given = { temperature: 1, top_p: 1, top_k: 0, ...defaults, ...settings, ...shared };
-  const { temperature, top_p, top_k, seed } = given;
-  return { sampling: { temperature, top_p, top_k: Math.max(0, top_k) }, seed };
+  const given = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, ...defaults, ...settings, ...shared };
+  const { temperature, top_p, min_p, top_k, seed } = given;
+  return { sampling: { temperature, top_p, min_p, top_k: Math.max(0, top_k) }, seed };
 }
 
 /** The request for the last answer, without it; it never fails. */

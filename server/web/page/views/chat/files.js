@@ -1,5 +1,7 @@
 // Conversations as a file: export, and import with bounds and checks. Nothing of a file is used unchecked.
 
+import { SAMPLING } from "./requests.js";
+
 const FORMAT = "lightwell conversations";
 const MOST_BYTES = 32e6;
 const MOST = { conversations: 2000, turns: 20_000, files: 32, calls: 128, ids: 1e6, text: 4e6, name: 1000 };
@@ -118,13 +120,16 @@ function readTurn(raw, at) {
   for (const [field, read] of Object.entries(READERS)) {
     if (raw[field] !== undefined && raw[field] !== null) turn[field] = read(raw[field], `${at}.${field}`);
   }
+  if (turn.pieces?.length !== turn.ids?.length) delete turn.pieces; // the ids are read again
   return turn;
 }
 
-/** Numbers and texts by the names of settings; the server checks their values. */
+const TEXTS = ["stop", "tools", "schema", "reasoning_effort"];
+
+/** The known settings; the server checks their values. */
 function readSettings(raw, at) {
   const given = Object.entries(object(raw, at));
   if (given.length > 40) fail(at, "has more than 40 names");
-  return Object.fromEntries(given.filter(([field]) => /^[a-z_]{1,40}$/.test(field)).map(([field, value]) =>
-    [field, (typeof value === "string" ? text : number)(value, `${at}.${field}`)]));
+  return Object.fromEntries(given.filter(([field]) => [...SAMPLING, ...TEXTS].includes(field)).map(([field, value]) =>
+    [field, (TEXTS.includes(field) ? text : number)(value, `${at}.${field}`)]));
 }

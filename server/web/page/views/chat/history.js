@@ -2,7 +2,7 @@
 // only where the page is framed or saved, and where the browser refuses to store them.
 import { apiKey, root } from "../../core/api.js";
 import { isFramed, saved } from "../../core/place.js";
-import { carry } from "../../core/saved.js";
+import { carry, seenMore } from "../../core/saved.js";
 import { seenOf } from "../../core/seen.js";
 import { select, state } from "../../core/state.js";
 import { Store } from "../../core/store.js";
@@ -104,6 +104,7 @@ export function begin(id) {
   const begun = { ...draft, id: newId(), updated: Date.now() };
   change({ chats: [begun, ...chats], drafts: { ...drafts, [id]: newConversation(id, draft.settings) } });
   open(begun.id);
+  seenMore.chat = begun.id;
   return begun.id;
 }
 
@@ -148,7 +149,10 @@ export function remove(ids) {
 }
 
 let shown = null; // the conversation that the page shows
-export const noteShown = (chat) => (shown = chat);
+export const noteShown = (chat) => {
+  shown = chat;
+  seenMore.chat = chat?.id;
+};
 
 const carried = carry("chat", () => shown && { ...shown, turns: pathOf(shown) });
 if (carried) change({ chats: [{ ...carried, id: "saved" }], current: "saved" });

@@ -86,5 +86,9 @@ function Rename({ chat, onDone }) {
     event.preventDefault();
     save();
   }}><input aria-label="Title" value=${title} ref=${(field) => field && field !== document.activeElement && field.focus()}
-    onInput=${(event) => setTitle(event.target.value)} onKeyDown=${(event) => event.key === "Escape" && onDone()} onBlur=${save} /></form>`;
+    onInput=${(event) => setTitle(event.target.value)} onBlur=${save} onKeyDown=${(event) => {
+      if (event.key !== "Escape") return;
+      event.preventDefault(); // it would close the list
+      onDone();
+    }} /></form>`;
 }

@@ -3,7 +3,7 @@ import { json } from "../../core/fetching.js";
 import { counted } from "../../core/numbers.js";
 import { messagesOf, pathTo } from "./tree.js";
 
-const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
+export const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
   "max_tokens"];
 
 /** The JSON of a setting; null if it is empty. Raises an error with its name for a text that is no JSON. */

@@ -7,6 +7,7 @@ import { contentOf, highlight, placesOf, rangeOf, wordsOf } from "./words.js";
 
 const LONG = 400; // characters of a message with a document
 const LEAST = 1; // nats
+const TOO_MUCH = "they cost more than this server accepts. Set “Most tokens” in the settings to 1000 or less.";
 const explain = { by: "span", verify: 3 };
 
 const hasDocument = ({ role, text, files }) => role === "user" && (files?.length > 0 || text.length >= LONG);
@@ -17,6 +18,7 @@ const hasDocument = ({ role, text, files }) => role === "user" && (files?.length
  */
 export async function* askAnswer(route, body, turns, options) {
   let hasBegun = false;
+  let lack = "";
   if (body.messages && !body.interventions && !body.continue_final_message && turns.some(hasDocument)) {
     const sources = [];
     try {
@@ -28,11 +30,18 @@ export async function* askAnswer(route, body, turns, options) {
       }
       return;
     } catch (error) {
-      if (!error.param?.startsWith("explain")) throw error;
-      yield { choices: [], explained: { lack: error.status === 413 ? "they cost more than this server accepts." : error.message } };
+      const isRefusal = hasBegun ? error.param?.startsWith("explain") : [400, 413, 422].includes(error.status);
+      if (!isRefusal) throw error;
+      lack = error.status === 413 ? TOO_MUCH : error.message;
     }
   }
-  if (!hasBegun) yield* askStream(route, body, options);
+  if (hasBegun) yield { choices: [], explained: { lack } };
+  else {
+    for await (const event of askStream(route, body, options)) { // another error is the answer's own
+      yield lack ? { ...event, explained: { lack } } : event;
+      lack = "";
+    }
+  }
 }
 
 /** The parts of documents that a sentence depends on, the most important first; questions are no parts of a document. */
@@ -41,7 +50,8 @@ function sourceOf({ end, parts, verify }, turns, numSystem) {
     const turn = turns[parts[span].message - numSystem];
     if (!turn || !hasDocument(turn)) return [];
     const content = contentOf(turn);
-    const [from, to] = [parts[span].start, parts[span].end].map((place) => placesOf(content)[place]);
+    const places = placesOf(content);
+    const [from, to] = [places[parts[span].start], places[parts[span].end]];
     const isOther = turn.files?.length ? from >= content.length - turn.text.length : /[?？]$/.test(content.slice(from, to));
     return isOther ? [] : [{ turn: turn.id, start: from, end: to, effect }];
   });
@@ -82,8 +92,9 @@ export function Sources({ chat, turn: { id, text, sources, lack }, code }) {
         onPointerLeave=${hide} onFocus=${show} onBlur=${hide} onClick=${show}>${number}</button>`;
     };
     const words = sources ? wordsOf(column, { id }, text) : [];
+    const places = placesOf(text);
     const marks = (sources ?? []).toReversed().flatMap(({ end, parts }) => {
-      const last = words.findLast((word) => word.end <= placesOf(text)[end]);
+      const last = words.findLast((word) => word.end <= places[end]);
       if (!last || !parts.length) return [];
       const element = document.createElement("sup");
       const range = rangeOf(last);

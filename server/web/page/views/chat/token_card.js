@@ -13,11 +13,11 @@ import { isForced } from "./prose.js";
 import { contextOf } from "./requests.js";
 
 const SHOWN = 12;
-const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "How a word moves"], ["lens", "Lens"],
+const VIEWS = [["attention", "Attention"], ["why", "Why"], ["moves", "How a word moves", { moves_as: "amounts" }], ["lens", "Lens"],
   ["next", "Next token"]];
 const CAPTION =
   "Click one to continue with it. p: the model's own probability, at temperature 1; " +
-  "drawn: the probability after the temperature and the filters of the settings.";
+  "drawn: the probability after the temperature and the filters of the settings (top-k, min-p, top-p).";
 
 /**
  * branch: {prompt, pieces, ids, forced, interventions}; place: of the token. onForce([{id, text, logprob}]): continue with these tokens in
@@ -26,12 +26,13 @@ const CAPTION =
 export function TokenCard({ branch, place, sampling, onForce, onClose }) {
   const { prompt, pieces, ids, forced, interventions } = branch;
   const [text, logprob] = pieces[place];
-  const { temperature, top_p: topP, top_k: topK } = sampling;
+  const { temperature, top_p: topP, top_k: topK, min_p: minP } = sampling;
   const body = {
     ...contextOf(prompt, ids.slice(0, place), "input", interventions),
     temperatures: [1, temperature],
     top_p: topP,
     top_k: topK,
+    ...(minP > 0 ? { min_p: minP } : {}),
     num_tokens: SHOWN,
   };
   const answer = useJson("v1/next", body);
@@ -89,8 +90,8 @@ function LookAt({ prompt, ids, place }) {
   const request = useMemo(() => ({ prompt, ids: [...prompt.ids, ...ids], at: prompt.ids.length + place }), []);
   const { data, error } = useAnswer(reread, "tokenize", request);
   return html`<fieldset class="look-at"><legend>Look at this choice in</legend>
-    ${VIEWS.map(([view, title]) => html`<button type="button" disabled=${!data}
-      onClick=${() => select({ view, ...data.selection })}>${title}</button>`)}
+    ${VIEWS.map(([view, title, more]) => html`<button type="button" disabled=${!data}
+      onClick=${() => select({ view, ...more, ...data.selection })}>${title}</button>`)}
   </fieldset>
   ${data && !data.isSame &&
   html`<p class="hint">The views read this text as other tokens than the model wrote, and show the row next to it.</p>`}

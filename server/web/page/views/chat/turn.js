@@ -47,11 +47,11 @@ export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, m
     ${isLive && !turn.text && !turn.reasoning && !turn.calls && html`<p class="waiting" aria-busy="true">
       <span class="unseen">The model reads the conversation…</span><i></i><i></i><i></i></p>`}`;
   const twin = turn.twin && chat.turns.find(({ id }) => id === turn.twin);
-  return html`<article class=${classes("turn", `of-${turn.role}`, isLast && "is-last")} data-turn=${turn.id} aria-label=${name}>
+  return html`<article class=${classes("turn", `of-${turn.role}`, isLast && "is-last")} data-turn=${twin ? null : turn.id} aria-label=${name}>
     ${isAnswer && !isText && html`<p class="turn-name">${name}${turn.changes && html` <span>edited model</span>`}</p>`}
-    ${twin ? html`<div class="columns"><section class="card side"><h2>${isText ? "Before" : twin.model}</h2>
+    ${twin ? html`<div class="columns"><section class="card side" data-turn=${twin.id}><h2>${isText ? "Before" : twin.model}</h2>
         ${isText || isXRay ? xray(twin) : html`<${Body} turn=${twin} />`}</section>
-      <section class="card side"><h2>${isText ? "After" : turn.model}</h2>${content}</section></div>` : content}
+      <section class="card side" data-turn=${turn.id}><h2>${isText ? "After" : turn.model}</h2>${content}</section></div>` : content}
     ${isAnswer && !isText && !isEdited && !isXRay && !isLive && html`<${Sources} chat=${chat} turn=${turn} code=${module} />`}
     ${!isLive && html`<${Ending} turn=${turn} isOpen=${isLast && !isBusy && !saved} isText=${isText} actions=${actions} />
       ${!isEdited && html`<${Buttons} turn=${turn} versions=${versionsOf(chat, turn)} actions=${actions} more=${more}
@@ -100,7 +100,7 @@ const ENDS = { length: "Stopped at the largest number of tokens.", stopped: "Sto
 function Ending({ turn, isOpen, isText, actions }) {
   const { role, text, reasoning, calls, end } = turn;
   const { reason, message, error } = end ?? {};
-  if (reason === "tool_calls") return isOpen && html`<${Results} turn=${turn} onReply=${actions.reply} />`;
+  if (reason === "tool_calls" && calls?.length) return isOpen && html`<${Results} turn=${turn} onReply=${actions.reply} />`;
   const stored = { title: "Not finished", status: 422, message }; // of a conversation that was opened again
   const problem = reason === "error" && (error instanceof Error ? error : stored);
   const said = { ...ENDS, context: message, stop: isText && "The model ended its text." }[reason];
@@ -154,7 +154,10 @@ function Editor({ turn, onSave, onClose }) {
     onSave(text);
   };
   const onKeyDown = (event) => {
-    if (event.key === "Escape") onClose();
+    if (event.key === "Escape") {
+      event.preventDefault(); // it would close the settings
+      onClose();
+    }
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing && isUser) save(event);
   };
   return html`<form class="turn-editor" onSubmit=${save}><label><span class="unseen">The turn's text</span>
