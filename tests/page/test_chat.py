@@ -125,7 +125,7 @@ def test_escape_closes_the_innermost_part_only(page: Page, server: Server) -> No
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="curl")).to_have_count(0)
     page.locator(".of-user").get_by_role("button", name="Edit").click()
-    page.keyboard.press("Escape")
+    page.get_by_label("The turn's text").press("Escape")
     expect(page.locator(".turn-editor")).to_have_count(0)
     expect(page.locator(".chat-settings")).to_be_visible()
     page.keyboard.press("Escape")

@@ -1,6 +1,6 @@
 // The small tools at a picture's corner: copy the request, save the picture or its data.
 import { asCurl, asPython } from "../core/calls.js";
-import { classes, html, useContext, useEffect, useRef, useState } from "../core/html.js";
+import { classes, html, useContext, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { csvOfArray, npyBytes, saveBlob } from "../core/save.js";
 import { address } from "../core/state.js";
 import { SavedPicture } from "./picture.js";
@@ -23,7 +23,7 @@ export function Menu({ label, items, title }) {
   const [said, run] = useSaid();
   const element = useRef(null);
   const opener = useRef(null); // gets the focus again when the list is closed
-  useEffect(() => {
+  useLayoutEffect(() => { // in the same frame as the list: Escape may be pressed before the next one
     if (!isOpen) return undefined;
     const close = (event) => {
       if (event.key === "Escape") {

@@ -47,7 +47,8 @@ export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, m
     ${isLive && !turn.text && !turn.reasoning && !turn.calls && html`<p class="waiting" aria-busy="true">
       <span class="unseen">The model reads the conversation…</span><i></i><i></i><i></i></p>`}`;
   const twin = turn.twin && chat.turns.find(({ id }) => id === turn.twin);
-  return html`<article class=${classes("turn", `of-${turn.role}`, isLast && "is-last")} data-turn=${twin ? null : turn.id} aria-label=${name}>
+  return html`<article class=${classes("turn", `of-${turn.role}`, isLast && "is-last")} aria-label=${name}
+      data-turn=${twin ? null : turn.id}>
     ${isAnswer && !isText && html`<p class="turn-name">${name}${turn.changes && html` <span>edited model</span>`}</p>`}
     ${twin ? html`<div class="columns"><section class="card side" data-turn=${twin.id}><h2>${isText ? "Before" : twin.model}</h2>
         ${isText || isXRay ? xray(twin) : html`<${Body} turn=${twin} />`}</section>
