@@ -120,15 +120,15 @@ def test_a_saved_conversation_shows_its_turns(page: Page, server: Server, opened
 def test_a_saved_conversation_holds_no_other_conversation(page: Page, server: Server, tmp_path: Path) -> None:
     open_chat(page, server)
     Scripted(page, stream_of("Paris."))
-    send(page, "France?")
+    send(page, "Where is Lyon?")
     answers(page).get_by_role("button", name="X-ray").click()
     expect(answers(page).locator(".prose button").first).to_be_visible()
-    assert "France?" in save(page, tmp_path).read_text(encoding="utf-8")
+    assert "Where is Lyon?" in save(page, tmp_path).read_text(encoding="utf-8")
     page.get_by_role("button", name="New chat").click()
     send(page, "Poland?")
     content = save(page, tmp_path).read_text(encoding="utf-8")
     assert "Poland?" in content
-    assert "France?" not in content
+    assert "Where is Lyon?" not in content
 
 
 def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_markup(
