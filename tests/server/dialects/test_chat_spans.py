@@ -257,6 +257,7 @@ async def test_reasons_that_cost_too_much_are_refused_before_the_answer(
     async with served(writer, **settings) as at:
         error = await at.error(CHAT, {**BODY, "explain": {"by": "span", "verify": 8}, **body}, 413)
         assert all(name in error["message"] for name in names), error
+        assert error["param"].startswith(("explain", "messages"))
         assert len(at.engine.submitted) == num_submitted
         assert (await at.post(CHAT, {**BODY, "max_tokens": 2})).status_code == 200
 
