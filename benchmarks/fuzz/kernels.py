@@ -247,8 +247,10 @@ def _decoder(draw: Draw) -> None:
         down, up = (rank, product.weight.num_inputs), (product.weight.num_outputs, rank)
         return Change(*(Product(BlockedWeight(torch.randn(size).to(world.dtype))) for size in (down, up)))
 
-    products = [step.product for step in world.steps if isinstance(step, Multiply)]
-    changes = decoder.changes([change(each) if draw.rng.random() < 0.7 else None for each in products])
+    products = [step for step in world.steps if isinstance(step, Multiply)]
+    changes = decoder.changes(
+        [change(each.product) if each.activation is None and draw.rng.random() < 0.7 else None for each in products]
+    )
     caches, adapted = LayerCaches(world.copied_caches()), [(slice(first, end), changes)]
     decoder.run(world.x.clone(), world.rows, caches, first=world.first_steps[cut], adapted=adapted)
     empty = np.zeros(0, np.int64)

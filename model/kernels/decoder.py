@@ -162,6 +162,8 @@ class DecoderRows:
         for key_range in self.key_ranges:
             if key_range.num_rows != num_rows or key_range.block_size != first.block_size:
                 raise ValueError(f"key ranges are of {key_range.num_rows} and {num_rows} rows; all must have the same")
+            if len(key_range.tables) != len(first.tables):
+                raise ValueError(f"key ranges are of {len(key_range.tables)} and {len(first.tables)} sequences")
             if key_range is not cross and not np.array_equal(key_range.last[alone], key_range.positions[alone] + 1):
                 raise ValueError("a single row must see all keys up to its own, and no others")
         sizes, found = (len(first.tables), num_rows, num_key_heads), items.array[:, 2] @ items.array[:, 4]
@@ -209,7 +211,7 @@ class Decoder:
         self.dtype, self.width = dtype, width
         self.num_heads, self.num_key_heads, self.head_dim = num_heads, num_key_heads, head_dim
         self._steps = [*steps]
-        self._products = [step.product for step in steps if isinstance(step, Multiply)]
+        self._products = [step for step in steps if isinstance(step, Multiply)]
         attends = [step for step in steps if isinstance(step, Attend)]
         self._num_layers = sum(isinstance(step, EnterHeads | Convolve) for step in steps)
         self._inputs = {
@@ -220,7 +222,7 @@ class Decoder:
             raise ValueError(f"key_range is {min(self._key_ranges)}; ranges count from 0")
         tables = [step.rotary_tables for step in steps if isinstance(step, EnterHeads)]
         self._num_positions = min((len(each[0]) for each in tables if each is not None), default=None)
-        self._reach = min(((step.bias.shape[1] + 1) // 2 for step in attends if step.bias is not None), default=None)
+        self._reaches = [(step.key_range, (step.bias.shape[1] + 1) // 2) for step in attends if step.bias is not None]
         shape = num_heads, num_key_heads, head_dim
         self._array, self._starts, self._kept = translate(self._steps, dtype=dtype, width=width, heads=shape)
 
@@ -282,17 +284,16 @@ class Decoder:
 
     def changes(self, products: Sequence[Change | None]) -> AdapterChanges:
         """Return an adapter's changes for `run`: one for each product of the program, or None. Raises ValueError for a
-        change that does not fit its product.
+        change that does not fit its product, or that an activation follows.
         """
         array, kept = (CChange * len(self._products))(), []
-        for n, (change, product) in enumerate(zip(products, self._products, strict=True)):
+        for n, (change, step) in enumerate(zip(products, self._products, strict=True)):
             if change is None:
                 continue
-            inputs, outputs, rank = (
-                product.weight.num_inputs,
-                product.weight.num_outputs,
-                change.down.weight.num_outputs,
-            )
+            if step.activation is not None:
+                raise ValueError(f"product {n} has an activation; changes of products without one are accepted")
+            weight, rank = step.product.weight, change.down.weight.num_outputs
+            inputs, outputs = weight.num_inputs, weight.num_outputs
             if not all(isinstance(each.weight, BlockedWeight) for each in (change.down, change.up)):
                 raise ValueError(f"the change of product {n} is quantised; numbers in the stream's dtype are accepted")
             ranks = _ranks_of(change.up.weight.to_dense())
@@ -355,9 +356,9 @@ class Decoder:
         last = int(rows.rotary_rows.max(initial=-1))
         if self._num_positions is not None and last >= self._num_positions:
             raise ValueError(f"cos and sin are for {self._num_positions} positions; a row has position {last}")
-        longest = max(key_range.longest for key_range in rows.key_ranges)
-        if self._reach is not None and longest > self._reach:
-            raise ValueError(f"the position bias reaches {self._reach} positions; a sequence has {longest}")
+        for key_range, reach in self._reaches:
+            if (longest := rows.key_ranges[key_range].longest) > reach:
+                raise ValueError(f"the position bias reaches {reach} positions; a sequence has {longest}")
 
 
 def _ranks_of(up: Tensor) -> Tensor:

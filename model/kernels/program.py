@@ -196,22 +196,9 @@ class GateAside:
     """ASIDE *= the sigmoid of MIXED, a number a row."""
 
 
-Step = (
-    NormRows
-    | Multiply
-    | EnterHeads
-    | EnterQueries
-    | Attend
-    | Convolve
-    | GateRows
-    | AddRows
-    | JoinRows
-    | ScaleRows
-    | ChooseExperts
-    | MultiplyExperts
-    | CombineExperts
-    | GateAside
-)
+_Experts = ChooseExperts | MultiplyExperts | CombineExperts | GateAside
+_Attention = EnterHeads | EnterQueries | Attend
+Step = NormRows | Multiply | _Attention | Convolve | GateRows | AddRows | JoinRows | ScaleRows | _Experts
 
 
 class CProduct(ctypes.Structure):
@@ -319,6 +306,8 @@ class _Translation:
     """Numbers in a row of each register."""
     num_experts: int = 0
     """Of the last `ChooseExperts`."""
+    num_chosen: int = 0
+    """Of every `ChooseExperts`."""
     kept: list[object] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -332,6 +321,8 @@ class _Translation:
         """Return a step in the kernels' form: one, or more."""
         match step:
             case NormRows(norm, source, target):
+                if max(source, target) >= Register.GIVEN:
+                    raise ValueError(f"a norm is of {source.name} and {target.name}; registers of rows are accepted")
                 self._take(step, source, self.width)
                 self.widths[target] = self.width
                 yield CStep(op=_NORM, source=source, target=target, norm=self._norm("norm", norm, self.width))
@@ -367,8 +358,10 @@ class _Translation:
             case ChooseExperts(num_experts, num_chosen, normalized):
                 self._take(step, Register.WIDE, num_experts)
                 self._take(step, Register.NORMED, self.width)
-                if not 1 <= num_chosen <= num_experts:
-                    raise ValueError(f"num_chosen is {num_chosen}; 1 to {num_experts} is accepted")
+                if not 1 <= num_chosen <= num_experts or self.num_chosen not in (0, num_chosen):
+                    most = self.num_chosen or f"1 to {num_experts}"
+                    raise ValueError(f"num_chosen is {num_chosen}; {most} is accepted")
+                self.num_chosen = num_chosen
                 self.num_experts, self.widths[Register.GIVEN] = num_experts, self.width
                 sizes = {"num_experts": num_experts, "num_chosen": num_chosen, "normalized": normalized}
                 yield from (CStep(op=op, **sizes) for op in (_ROUTE, _SORT, _GIVE))
@@ -406,6 +399,8 @@ class _Translation:
 
     def _multiply(self, step: Multiply) -> CStep:
         check_activation(step.activation)
+        if max(step.source, step.target) >= Register.GIVEN:
+            raise ValueError(f"a product is of {step.source.name} and {step.target.name}; those of rows are accepted")
         weight = step.product.weight
         self._take(step, step.source, weight.num_inputs)
         self._put(step.target, weight.num_outputs)
@@ -423,6 +418,8 @@ class _Translation:
 
     def _multiply_experts(self, step: MultiplyExperts) -> CStep:
         check_activation(step.activation)
+        if min(step.source, step.target) < Register.GIVEN:
+            raise ValueError(f"experts are of {step.source.name} and {step.target.name}; GIVEN and later are accepted")
         weight = step.products[0].weight
         self._take(step, step.source, weight.num_inputs)
         self._put(step.target, weight.num_outputs)

@@ -1,6 +1,6 @@
 """Runs a step of few rows through all blocks of a decoder in one call, with the same bits as the separate blocks.
 
-The blocks of every dense decoder become one program (`model/kernels/program.py`). The products of such a step take
+The blocks become one program (`model/kernels/program.py`). The products of such a step take
 microseconds each, and the overhead of torch and Python between them takes as long.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
@@ -81,9 +81,15 @@ def _is_supported(block: Block) -> bool:
     norms += [norm for each in block.residuals for norm in (each.before, each.after, each.of_sum)]
     if not all(norm is None or _is_native(norm) for norm in norms):
         return False
+    if block.parallel and not (isinstance(attention, SelfAttention) and all(map(_is_only_added, block.residuals))):
+        return False
     if isinstance(mixture, MixedFeedforward):
         return not block.parallel and block.mlp.before is not None and _are_supported(mixture.experts)
     return isinstance(mixture, Feedforward) and not mixture.mlp.sparsity
+
+
+def _is_only_added(residual: Residual[Any]) -> bool:
+    return residual.scale == 1 and residual.of_sum is None and residual.stream_scale is None
 
 
 def _are_supported(experts: Experts) -> bool:
@@ -122,6 +128,8 @@ class _Program:
         self.linears: list[Linear] = []
         self.layers: list[int] = []
         """The first step of each layer."""
+        self.num_experts = self.num_chosen = self.num_expert_weights = 0
+        """The experts of a layer and of a row, and the weights of the experts of all layers."""
 
     def add(self, block: Block, rope: Rope | None, key_range: int, cross_range: int) -> None:
         """Add a block. key_range, cross_range: the indices of its ranges of keys."""
@@ -201,6 +209,7 @@ class _Program:
         self._multiply(experts.router, Register.NORMED, Register.WIDE)
         own = experts.experts
         self.steps.append(ChooseExperts(len(own), experts.num_chosen, experts.normalized))
+        self.num_experts, self.num_chosen = len(own), experts.num_chosen
         self._multiply_all([each.up for each in own], Register.GIVEN, Register.GIVEN_WIDE)
         source = self._gate(own[0], Register.GIVEN_WIDE, Register.GIVEN_MIXED)
         self._multiply_all([each.down for each in own], source, Register.GIVEN)
@@ -208,6 +217,7 @@ class _Program:
 
     def _multiply_all(self, linears: Sequence[Linear], source: Register, target: Register) -> None:
         products = [_product(each) for each in linears]
+        self.num_expert_weights += sum(each.in_features * each.out_features for each in linears)
         self.steps.append(MultiplyExperts(products, source, target, linears[0].activation))
 
     def _before(self, residual: Residual[Any]) -> Register:
@@ -250,8 +260,8 @@ class DecodeStep:
         self._windows = list(dict.fromkeys(attention.window for attention in attentions))
         self._program = program = _Program()
         for block, rope in zip(blocks, ropes, strict=True):
-            has_window = isinstance(block.attention.f, SelfAttention)
-            key_range = self._windows.index(block.self_attention.window) if has_window else 0
+            attends = isinstance(block.attention.f, SelfAttention)
+            key_range = self._windows.index(block.self_attention.window) if attends else 0
             program.add(block, rope, key_range, len(self._windows))
         program.end(final_norm)
         first = attentions[0]
@@ -265,9 +275,12 @@ class DecodeStep:
             num_key_heads=first.num_kv_heads,
             head_dim=first.head_dim,
         )
-        self._has_activations = any(linear.activation is not None for linear in program.linears)
+        self._activated = [linear for linear in program.linears if linear.activation is not None]
         of_all = sum(linear.in_features * linear.out_features for linear in program.linears)
         self._num_weights = of_all // len(blocks)
+        self._num_experts, self._num_chosen, self._expert_weights = program.num_experts, program.num_chosen, 0
+        if program.num_experts:
+            self._expert_weights = program.num_expert_weights // program.num_experts // len(blocks)
         self._changes: WeakKeyDictionary[Adapter, AdapterChanges] = WeakKeyDictionary()
         self._caches: Sequence[LayerCache] = ()
         self._layer_caches: LayerCaches | None = None
@@ -285,7 +298,9 @@ class DecodeStep:
         """Return whether the batch has few rows with few keys, which all need all layers, whether hooks read at most
         attention, and whether adapters change no product with an activation.
         """
-        if adapted is not None and self._has_activations:
+        if adapted is not None and any(
+            linear in adapter.changes for _, adapter in adapted.runs for linear in self._activated
+        ):
             return False
         last = len(self._blocks) - 1
         if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows or not batch.needs_output_of(last):
@@ -315,7 +330,8 @@ class DecodeStep:
         x = x.contiguous()
         key_ranges = [batch.key_range(True, window) for window in self._windows]
         shape = batch.num_rows, self._num_heads, self._head_dim
-        wanted = {} if hooks is None else {n: own for n in range(len(caches)) if (own := hooks.at(n)) is not None}
+        attends = [n for n, block in enumerate(self._blocks) if isinstance(block.attention.f, SelfAttention)]
+        wanted = {} if hooks is None else {n: own for n in attends if (own := hooks.at(n)) is not None}
         queries = {n: torch.empty(shape) for n in wanted}
         counts = np.diff(batch.first_rows)
         (items,) = self._items(batch)
@@ -332,7 +348,9 @@ class DecodeStep:
         )
         memory, num_layers, out = self._memory(caches), len(caches), x
         changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]
-        work = self._num_weights * (1 + len(x) // 16) + 64 * int(key_ranges[0].last_array.sum()) * self._num_heads
+        work = self._num_weights * (1 + len(x) // 16)
+        work += self._expert_weights * min(self._num_experts, len(x) * self._num_chosen)
+        work += 64 * int(key_ranges[0].last_array.sum()) * self._num_heads
         step = max(1, _WORK_BETWEEN_CHECKS // work)
         for start in range(0, num_layers, step):
             batch.check()

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,7 +179,7 @@ WRONG = [
 ]
 
 
-def test_wrong_files_are_refused_with_the_field_and_change_nothing(page: Page, server: Server) -> None:
+def test_wrong_files_are_refused_with_the_field_and_change_nothing(page: Page, server: Server, tmp_path: Path) -> None:
     open_chat(page, server)
     for content, said in WRONG:
         is_list = isinstance(content, list)
@@ -187,7 +188,10 @@ def test_wrong_files_are_refused_with_the_field_and_change_nothing(page: Page, s
         assert page.evaluate("localStorage.length") == 0
     page.get_by_label("File to import").set_input_files({"name": "a.json", "mimeType": "", "buffer": b"{"})
     expect(page.locator(".chat-list .problem")).to_contain_text("a.json is not JSON.")
-    page.get_by_label("File to import").set_input_files({"name": "a.json", "mimeType": "", "buffer": b" " * 32_000_001})
+    large = tmp_path / "large.json"
+    with large.open("wb") as file:
+        file.truncate(32_000_001)
+    page.get_by_label("File to import").set_input_files(large)
     expect(page.locator(".chat-list .problem")).to_contain_text("at most 32000000 are accepted")
 
 

@@ -336,7 +336,7 @@ struct Decoder {
       const float limit = step.limit, alpha = step.alpha;
       each_number(width, [&]<class N>(long i) {
         const N g = smaller_of(take<N>(gate + i), spread<N>(limit)) * alpha, u = take<N>(up + i);
-        const N clamped = smaller_of(larger_of(u, spread<N>(-limit)), spread<N>(limit));
+        const N clamped = smaller_of(greater_of(u, spread<N>(-limit)), spread<N>(limit));
         put(to + i, activate(g, SILU) * ((clamped + 1.0f) / alpha));
       });
     } else if (step.activation == SILU) {
@@ -346,10 +346,11 @@ struct Decoder {
     }
     make_ready(step.next, to, r);
   }
+  // NaN stays NaN.
   template <class N>
   static N smaller_of(N a, N b) { return where_greater(a, b, b, a); }
   template <class N>
-  static N larger_of(N a, N b) { return where_greater(a, b, a, b); }
+  static N greater_of(N a, N b) { return where_greater(b, a, b, a); }
 
   // Chooses the experts with the largest probabilities, of equal ones the first.
   void route_row(const Step& step, long r) const {
@@ -518,7 +519,9 @@ void run_decoder(const Step* steps, long num_steps, const Rows& rows, T* stream)
                             scratch<Given, T>(P * rows.width), scratch<GivenWide, T>(P * expert_outputs),
                             scratch<GivenMixed, T>(P * expert_inputs)},
                            scratch<Queries, float>(R * rows.key_ranges[0].num_heads * rows.key_ranges[0].dim),
-                           scratch<Ready, char>(larger_of(ready_bytes(R, inputs), ready_bytes(P, expert_inputs))),
+                           // An expert's rows begin anywhere, and its product may read a whole tile of them.
+                           scratch<Ready, char>(larger_of(ready_bytes(R, inputs),
+                                                          ready_bytes(P ? P + LANES : 0, expert_inputs))),
                            scratch<Scales, float>(larger_of(R, P)), scratch<InRank, T>(R * rows.max_rank), chosen,
                            scratch<Chosen, int32_t>(P), scratch<Weights, T>(P), scratch<Places, long>(P),
                            scratch<Firsts, long>(experts + 1), lightwell_num_threads()};

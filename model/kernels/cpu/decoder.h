@@ -33,7 +33,8 @@ enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WID
 // The registers from GIVEN on have a row for each row and expert that is chosen for it, sorted by expert.
 
 // NORM      to = norm(from)
-// MULTIPLY  to = activation(product of from), as adapters change it; then an ADD, with `adds`
+// MULTIPLY  to = activation(product of from), plus the changes of adapters if there is no activation; then an ADD,
+//           with `adds`
 // ENTER     WIDE holds (H + 2K) D: norms and rotates the heads, and writes keys and values to the layer's cache
 // CONVOLVE  to = C * conv(B * x), where WIDE holds B, C and x; inputs before the rows are in the layer's states
 // QUERY     WIDE holds the queries of cross attention, H D
@@ -60,9 +61,9 @@ struct Step {
   const Step* next;      // the product for which the rows of `to` (of READY: of `from`) are made ready, or null
   Product product;       // of MULTIPLY; of EXPERTS: the first; all have the same shape and form
   const Product* experts;  // of EXPERTS
-  long number, adds;     // of MULTIPLY: its place among the products; 1: it adds to the stream
+  long number, adds;     // of MULTIPLY: its place among the products; 1: it adds to the stream, or COMBINE adds ASIDE
   long activation;       // of MULTIPLY, EXPERTS and GATE
-  long num_experts, num_chosen, normalized;  // of ROUTE and SORT; normalized: a row's weights have the sum 1
+  long num_experts, num_chosen, normalized;  // of ROUTE, SORT, EXPERTS; normalized: a row's weights sum to 1
   float limit, alpha;    // of GATE: of a clamped gate; limit 0: the gate is activation(gate) * up
   Norm norm;             // of NORM; of ENTER: of the queries
   Norm k_norm, v_norm;   // of ENTER

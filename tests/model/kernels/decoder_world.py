@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightwell.model.config import Activation
+from lightwell.model.config import Activation, ClampedGate
 from lightwell.model.kernels.attention import AttentionItems, VisibleKeys
 from lightwell.model.kernels.decoder import Decoder, DecoderRows, LayerCaches
 from lightwell.model.kernels.group_quantized import GroupedWeight
@@ -20,10 +20,14 @@ from lightwell.model.kernels.products import DOT, WIDEN, BlockedWeight
 from lightwell.model.kernels.program import (
     AddRows,
     Attend,
+    ChooseExperts,
+    CombineExperts,
     EnterHeads,
+    GateAside,
     GateRows,
     JoinRows,
     Multiply,
+    MultiplyExperts,
     NormRows,
     NormWeights,
     Product,
@@ -59,7 +63,7 @@ class World:
         self.norm_dtype = rng.choice([self.dtype, torch.float32])
         self.softcap, self.residual_scale = rng.choice([None, 2.0]), rng.choice([1.0, 0.22])
         self.windows = [math.inf, *rng.sample([1, 7, 40], rng.choice([0, 1, 2]))]
-        self.head_norm = rng.choice([None, "head", "full"])
+        self.head_norm, self.num_chosen = rng.choice([None, "head", "full"]), rng.choice([1, 2, 3])
         self.num_layers, self.steps, self.first_steps = rng.randint(1, 3), list[Step](), list[int]()
         for n in range(self.num_layers):
             self.first_steps.append(len(self.steps))
@@ -123,9 +127,13 @@ class World:
         else:
             self._finish(kind, Register.MIXED, heads * dim)
         is_gated, activation = rng.random() < 0.7, rng.choice(["silu", "gelu", "gelu_tanh", "relu"])
+        clamps = ClampedGate(limit=1.0, alpha=1.7) if rng.random() < 0.3 else None
+        if kind == "before" and not is_parallel and rng.random() < 0.4:
+            self._mix_experts(GateRows(activation, clamps, of_experts=True) if is_gated else None, activation)
+            return
         outputs = 2 * self.inside if is_gated else self.inside
         self._multiply(outputs, self._before(kind), Register.WIDE, activation=None if is_gated else activation)
-        self.steps += [GateRows(activation)] * is_gated
+        self.steps += [GateRows(activation, clamps)] * is_gated
         source = Register.MIXED if is_gated else Register.WIDE
         if is_parallel:
             self._multiply(self.width, source, Register.NORMED, self.inside)
@@ -133,6 +141,39 @@ class World:
         else:
             self._finish(kind, source, self.inside)
             self.steps += [ScaleRows(0.7)] * (rng.random() < 0.2)
+
+    def _mix_experts(self, gate: GateRows | None, activation: Activation) -> None:
+        source, inside, rng = self._before("before"), self.inside, self.rng
+        has_shared = rng.random() < 0.5
+        if has_shared:
+            self._multiply(inside, source, Register.WIDE, activation=activation)
+            self._multiply(self.width, Register.WIDE, Register.ASIDE, inside)
+            self._multiply(1, source, Register.MIXED)
+            self.steps.append(GateAside())
+        count = rng.choice([3, 4, 7])
+        self._multiply(count, source, Register.WIDE)
+        ups = self._alike(count, self.width, inside if gate is None else 2 * inside)
+        own = activation if gate is None else None
+        self.steps += [
+            ChooseExperts(count, self.num_chosen, normalized=rng.random() < 0.5),
+            MultiplyExperts(ups, Register.GIVEN, Register.GIVEN_WIDE, own),
+            *([] if gate is None else [gate]),
+            MultiplyExperts(
+                self._alike(count, inside, self.width),
+                Register.GIVEN_WIDE if gate is None else Register.GIVEN_MIXED,
+                Register.GIVEN,
+            ),
+            CombineExperts(adds_aside=has_shared),
+            AddRows(self.residual_scale),
+        ]
+
+    def _alike(self, count: int, inputs: int, outputs: int) -> list[Product]:
+        """Draw products of one form."""
+        found = [self._product(inputs, outputs)]
+        while len(found) < count:
+            other = self._product(inputs, outputs)
+            found += [other] * (other.weight.form == found[0].weight.form)
+        return found
 
     def _before(self, kind: str) -> Register:
         if kind != "before":

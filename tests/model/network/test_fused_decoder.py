@@ -196,12 +196,17 @@ def test_cross_attention_and_convolutions_have_the_same_bits_in_one_call(
 ) -> None:
     model = load(tiny.make_variant(family, tmp_path), dtype)
     texts = [text[:60] for text in draw_texts(rng, 20)]
-    watched = [Watched(text, encoder_tokens=[rng.randrange(VOCAB_SIZE) for _ in range(9)]) for text in texts]
-    with torch.inference_mode():
-        found = run(model, watched, chunk=20)
+    encoder_tokens = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 9]))] for _ in texts]
+    kinds = ("pattern",) if family == "lfm2" else ()
+    watched = [Watched(text, encoder_tokens=own, kinds=kinds) for text, own in zip(texts, encoder_tokens, strict=True)]
+    monkeypatch.setattr(fused_decoder, "_WORK_BETWEEN_CHECKS", rng.choice([1, 1 << 25]))
+    with torch.inference_mode(), num_threads(rng.choice([1, 3])):
+        found = run(model, watched, chunk=rng.choice([1, 7, 20]))
         block_by_block(model, monkeypatch)
         for one, other in zip(found, run(model, watched, chunk=20), strict=True):
             assert torch.equal(one.hidden, other.hidden)
+            assert one.attention.keys() == other.attention.keys()
+            assert all(torch.equal(rows, other.attention[at]) for at, rows in one.attention.items())
 
 
 @pytest.fixture(scope="module")
