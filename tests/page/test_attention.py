@@ -252,8 +252,9 @@ def test_the_second_of_two_texts_is_continued_as_the_second(open_view: Open) -> 
     """Show both sides, and continue the right one: the left text stays."""
     options = {"write_temperature": 0, "write_max_tokens": 3, "change_text": "The old fox", "change_show": "both"}
     page = open_view("attention", layer=1, head=3, key=0, **options)
-    open_rows(page)
-    page.locator(".both > section").nth(1).get_by_role("button", name="Continue and watch").click()
+    right = page.locator(".both > section").nth(1)
+    right.get_by_role("button", name="More", exact=True).click()
+    right.get_by_role("button", name="Continue and watch").click()
     page.wait_for_url(re.compile("change_text=The.old.fox[+%]"))
     settle(page)
     assert re.search(r"[#&]text=([^&]*)", page.url)[1].replace("+", " ") == TEXT
