@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Locator, Page, Response, expect
+from playwright.sync_api import Locator, Page, Request, Response, Route, expect
 
 from tests.page.conftest import TEXT, Open, ask, box_of, open_rows, settle, slow_answers, wait_until, written
 from tests.support.processes import Server
@@ -232,3 +232,45 @@ def test_writing_is_ended_by_a_button_or_another_head_and_what_was_written_stays
     expect(page.get_by_role("button", name="Continue and watch")).to_be_enabled()
     weights = numbers(server, 1, head, text=page.get_by_role("textbox", name="Text").input_value())
     expect(readout(page)).to_contain_text(f": {written(weights[-1, 0])}")
+
+
+def test_a_view_that_is_left_while_the_model_writes_changes_no_text(open_view: Open) -> None:
+    page = open_view("attention", layer=1, head=3, key=0, write_max_tokens=400, write_seed=3)
+    with slow_answers(page):
+        open_rows(page)
+        with page.expect_event("requestfailed", lambda request: request.url.endswith("/v1/completions")):
+            page.get_by_role("button", name="Continue and watch").click()
+            expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
+            page.get_by_role("navigation", name="Views").get_by_role("button", name="Server").click()
+    expect(page.locator("#view-server h1")).to_be_visible()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Lens").click()
+    settle(page)
+    expect(page.get_by_role("textbox", name="Text", exact=True)).to_have_value(TEXT)
+
+
+def test_the_second_of_two_texts_is_continued_as_the_second(open_view: Open) -> None:
+    """Show both sides, and continue the right one: the left text stays."""
+    options = {"write_temperature": 0, "write_max_tokens": 3, "change_text": "The old fox", "change_show": "both"}
+    page = open_view("attention", layer=1, head=3, key=0, **options)
+    right = page.locator(".both > section").nth(1)
+    right.get_by_role("button", name="More", exact=True).click()
+    right.get_by_role("button", name="Continue and watch").click()
+    page.wait_for_url(re.compile("change_text=The.old.fox[+%]"))
+    settle(page)
+    assert re.search(r"[#&]text=([^&]*)", page.url)[1].replace("+", " ") == TEXT
+
+
+def test_layers_fetched_in_advance_are_given_up_with_the_text(open_view: Open, page: Page) -> None:
+    def is_next_layer(request: Request) -> bool:
+        asked = json.loads(request.post_data or "{}")
+        return asked.get("layers") == 2 and "heads" not in asked
+
+    held: list[Route] = []
+    page.route(
+        "**/v1/attention", lambda route: held.append(route) if is_next_layer(route.request) else route.continue_()
+    )
+    open_view("attention", layer=1, head=0, query=6, key=4)
+    wait_until(page, lambda: bool(held))
+    with page.expect_event("requestfailed", is_next_layer):
+        page.get_by_role("textbox", name="Text", exact=True).fill("The old fox")
+        page.get_by_role("textbox", name="Text", exact=True).press("Enter")

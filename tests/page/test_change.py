@@ -1,4 +1,4 @@
-"""The drawer "Change it": every view shows the model before and after a change, and their difference, and two texts."""
+"""The drawer "Edit the model": views show the model before and after a change, their difference, and two texts."""
 
 import json
 import math
@@ -198,7 +198,7 @@ def test_the_address_restores_the_changes_and_what_it_cannot_say_is_left_out(
     open_view: Open, server: Server, interventions: list[dict[str, Any]]
 ) -> None:
     page = open_view("attention", **PLACE, change_open=1)
-    drawer = page.get_by_role("complementary", name="Change it")
+    drawer = page.get_by_role("complementary", name="Edit the model")
     field(page, "in layer").select_option("1")
     field(page, "head").select_option("5")
     drawer.get_by_role("button", name="Zero this head").click()
@@ -245,7 +245,7 @@ def test_the_keyboard_alone_opens_changes_and_closes(open_view: Open) -> None:
     page = open_view("attention", **PLACE)
     page.locator("#change").focus()
     page.keyboard.press("Enter")
-    drawer = page.get_by_role("complementary", name="Change it")
+    drawer = page.get_by_role("complementary", name="Edit the model")
     expect(drawer).to_be_focused()
     page.keyboard.press("Tab")
     expect(drawer.get_by_role("button", name="Close the drawer")).to_be_focused()
@@ -288,7 +288,7 @@ def test_the_drawer_is_accessible_and_fits_a_phone(open_page: Page, server: Serv
     page.emulate_media(color_scheme="dark")
     state = "change=steer_stream_l3_x2+zero_head_l9_h1&change_source=a+king&change_text=The+king&change_open=1"
     page.goto(f"{server.url}/#view=attention&text=The+queen&{state}")
-    expect(page.get_by_role("complementary", name="Change it")).to_be_visible()
+    expect(page.get_by_role("complementary", name="Edit the model")).to_be_visible()
     settle(page)
     assert not serious(page, runOnly=["color-contrast"])
     page.emulate_media(color_scheme="light")

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.page.chats import Scripted, answers, open_chat, send, stream_of
 from tests.page.conftest import TEXT, ask, box_of, model_folder, percent, settle, show, wait_until, written
@@ -118,6 +118,24 @@ def test_the_next_tokens_of_two_unlike_models_are_those_of_each(page: Page, unli
     settle(page)
     expect(page.locator(".problem")).to_have_count(0)
     expect(page.get_by_label("Compare with")).to_have_count(0)
+
+
+def test_another_second_model_is_not_shown_before_its_sizes_are_known(page: Page, unlike: Server) -> None:
+    show(page, unlike, "next", model="fables", change_model="twin", change_show="both")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/v1/capabilities?model=small", hold)
+    page.get_by_label("Compare with").select_option("small")
+    wait_until(page, lambda: bool(held))
+    expect(page.locator(".both, .next-sentence")).to_have_count(0)
+    expect(page.locator("main .progress.active")).to_have_count(1)
+    held[0].continue_()
+    settle(page)
+    best = entry(unlike, "/v1/next", "small")["temperatures"][0]["tokens"][0]
+    expect(side(page, "small").locator(".next-sentence")).to_contain_text(f"with {percent(best['probability'])}")
 
 
 def test_both_models_answer_in_a_chat_next_to_each_other(page: Page, unlike: Server) -> None:

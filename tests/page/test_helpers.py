@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page
 
-from tests.page.conftest import Open
+from tests.page.conftest import Open, softmax
 
 pytestmark = pytest.mark.usefixtures("kept_page")
 
@@ -70,3 +71,21 @@ def test_bars_mark_numbers_that_the_precision_cannot_tell_apart(open_view: Open)
     marks = "all => all.map((one) => getComputedStyle(one, '::before').content)"
     assert page.locator("#drawn .number").evaluate_all(marks) == ["none", '"= "', '"= "', "none"]
     page.reload()
+
+
+def test_weights_with_a_sink_are_right_at_any_temperature(open_view: Open) -> None:
+    """Compare with numpy: the temperature divides the scores, not the sink; at 0 the largest score becomes 0."""
+    page = open_view("journey")
+    weights = """async ([scores, sink, temperature]) => {
+        const { use } = await import(document.querySelector("script[type=module]").src);
+        const { weightsAt } = use("views/journey/attention.js");
+        return [...weightsAt({ scores: Float32Array.from(scores), numKeys: scores.length }, sink, temperature)];
+    }"""
+    scores, sink = np.array([30.0, 20.0, -10.0]), 12.0
+    for temperature in (0.01, 0.5, 1, 100):
+        exponents = np.append(scores / temperature, sink)
+        expected = softmax(exponents)[:-1]
+        assert page.evaluate(weights, [scores.tolist(), sink, temperature]) == pytest.approx(expected)
+    expected = [1 / (1 + np.exp(sink)), 0, 0]
+    assert page.evaluate(weights, [scores.tolist(), sink, 0]) == pytest.approx(expected)
+    assert page.evaluate(weights, [scores.tolist(), None, 0]) == [1, 0, 0]

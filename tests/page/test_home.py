@@ -180,6 +180,48 @@ def test_the_bars_follow_the_temperature_without_a_request(home: Page, server: S
     home.wait_for_url("**next_temperature=0*")
 
 
+def test_bars_of_the_text_before_are_pale_and_write_nothing(home: Page) -> None:
+    held: list[Route] = []
+    is_free: list[bool] = []
+    home.route("**/v1/next", lambda route: route.continue_() if is_free else held.append(route))
+    home.get_by_label("Your text").fill("The old king")
+    home.get_by_label("Your text").press("Enter")
+    wait_until(home, lambda: bool(held))
+    expect(home.locator(".home-stage")).to_have_class(re.compile(r"\bstale\b"))
+    home.locator(".home-next tbody tr").first.click()
+    is_free.append(True)
+    for route in held:
+        route.continue_()
+    settle(home)
+    expect(home.get_by_label("Your text")).to_have_value("The old king")
+    expect(home.locator(".home-stage")).not_to_have_class(re.compile(r"\bstale\b"))
+
+
+def test_a_failure_of_the_second_request_is_shown(page: Page, server: Server) -> None:
+    def answer(route: Route) -> None:
+        if len(route.request.post_data_json["temperatures"]) == 1:
+            return route.continue_()
+        return route.fulfill(status=400, json={"error": {"message": "No temperatures today.", "code": None}})
+
+    page.route("**/v1/next", answer)
+    page.goto(server.url)
+    expect(page.locator(".home-stage .problem")).to_contain_text("No temperatures today.")
+
+
+def test_a_part_of_a_character_is_not_written(page: Page, server: Server) -> None:
+    def answer(route: Route) -> None:
+        found = route.fetch().json()
+        for temperature in found["data"][0]["temperatures"]:
+            temperature["tokens"][1]["token"] = "\ufffd"
+        route.fulfill(json=found)
+
+    page.route("**/v1/next", answer)
+    opened(page, server)
+    rows = page.locator(".home-next tbody tr")
+    expect(rows).to_have_count(5)
+    assert [row.get_by_role("button").count() for row in rows.all()] == [1, 0, 1, 1, 1]
+
+
 def test_typing_redraws_and_waits_only_for_the_request_before(home: Page, server: Server) -> None:
     """Hold the first answer: further keys send nothing; after it, the text as it is by then is sent."""
     held: list[Route] = []
@@ -263,8 +305,8 @@ def test_the_journey_plays_from_the_text_and_the_head(home: Page) -> None:
 
 def test_the_model_is_changed_here_and_the_bars_tell(home: Page, server: Server) -> None:
     layer, head = head_of(home)
-    home.get_by_role("button", name="Change the model").click()
-    drawer = home.get_by_role("complementary", name="Change it")
+    home.get_by_role("button", name="Edit the model").click()
+    drawer = home.get_by_role("complementary", name="Edit the model")
     expect(drawer).to_contain_text(f"Layer {layer}, head {head}")
     before = bars(home)
     drawer.get_by_role("button", name="Zero this head").click()
@@ -276,7 +318,7 @@ def test_the_model_is_changed_here_and_the_bars_tell(home: Page, server: Server)
     wait_until(home, lambda: bars(home) == before)
     drawer.press("Escape")
     expect(drawer).to_have_count(0)
-    expect(home.get_by_role("button", name="Change the model")).to_be_focused()
+    expect(home.get_by_role("button", name="Edit the model")).to_be_focused()
 
 
 def test_everything_is_used_by_keyboard(home: Page) -> None:
@@ -292,7 +334,7 @@ def test_everything_is_used_by_keyboard(home: Page) -> None:
     names = [name for name, _ in bars(home)]
     assert seen[1:6] == names
     order = [
-        next(i for i, each in enumerate(seen) if part in each) for part in ("head ", "Pause", "Chat", "Play", "Change")
+        next(i for i, each in enumerate(seen) if part in each) for part in ("head ", "Pause", "Chat", "Play", "Edit")
     ]
     assert order == sorted(order)
     home.get_by_label("temperature").focus()

@@ -329,6 +329,7 @@ def test_each_stop_opens_its_view_with_the_pair(open_view: Open) -> None:
         ("qk", "flow", "flow_open=attn.hook_q"),
         ("dots", "attention", "attention_kind=dots"),
         ("scale", "why", f"key={KEY}"),
+        ("heads", "moves", "moves_as=amounts"),
         ("next", "next", f"query={QUERY}"),
     ):
         page.locator(".journey-stops li").nth(STOPS.index(stop)).get_by_role("button", name="→").click()

@@ -94,6 +94,24 @@ def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open, browse
         expect(other.get_by_role("button", name="token 3, ").first).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.parametrize("name", ["__proto__", "__defineGetter__", "toString"])
+def test_an_address_with_an_unknown_view_opens_the_first_one(page: Page, server: Server, name: str) -> None:
+    page.goto(f"{server.url}/#view={name}")
+    expect(page.locator("#view-home h1")).to_be_visible()
+
+
+def test_a_key_with_alt_is_the_browsers(open_view: Open) -> None:
+    page = open_view("attention")
+    token = page.locator(".text-tokens .token").nth(3)
+    for element in (token, page.locator(".head-pictures canvas[tabindex]").first):
+        element.focus()
+        taken = element.evaluate(
+            """(element) => [{ altKey: true }, {}].map((more) => !element.dispatchEvent(
+                new KeyboardEvent("keydown", { key: "ArrowLeft", bubbles: true, cancelable: true, ...more })))"""
+        )
+        assert taken == [False, True]
+
+
 def test_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> None:
     page = open_view("attention", layer=0, head=0)
     page.keyboard.press("Shift+ArrowUp")

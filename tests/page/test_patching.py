@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -235,6 +236,28 @@ def test_the_grid_comes_row_by_row_and_its_work_ends_with_the_text(page: Page, s
     later = [json.loads(each.post_data or "{}") for each in requests if layer_of(each) is not None]
     assert later
     assert all(body["interventions"][0]["from"]["input"] == "A cat" for body in later)
+
+
+def test_a_row_has_at_most_eight_requests_at_a_time(page: Page, server: Server) -> None:
+    held: list[Route] = []
+    layers = [0]
+
+    def hold(route: Route) -> None:
+        if layer_of(route.request) in layers:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/v1/next", hold)
+    a, b = (f"The {first} fox saw the young fox and {'the fox saw the cat and ' * 3}the" for first in ("old", "red"))
+    page.goto(f"{server.url}/#{urlencode({'view': 'patching', 'layer': 1, 'patching_a': a, 'patching_b': b})}")
+    wait_until(page, lambda: len(held) >= 8)
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert len(held) == 8
+    layers.clear()
+    for route in held:
+        route.continue_()
+    expect(page.locator(".patching .colour-scale")).not_to_contain_text("layers are here")
 
 
 def test_a_cell_of_the_grid_opens_its_patch(page: Page, gpt2: Server) -> None:

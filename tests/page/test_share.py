@@ -47,6 +47,27 @@ def test_a_card_has_title_text_and_picture(page: Page, open_view: Open) -> None:
     assert Image.open(io.BytesIO(shared(page, "card (PNG)").read_bytes())).size == (1200, 630)
 
 
+TITLE = """() => { const { prototype } = CanvasRenderingContext2D, { fillText } = prototype; window.written = [];
+    prototype.fillText = function (...all) { window.written.push(all[0]); return fillText.call(this, ...all); } }"""
+
+
+def test_a_card_of_the_journey_has_the_present_stop_as_its_title_and_stops_it(page: Page, open_view: Open) -> None:
+    open_view("journey", journey_stop="softmax")
+    page.get_by_role("button", name="Play", exact=True).click()
+    stop = page.locator(".journey-stops .on h2")
+    page.evaluate(TITLE)
+    shared(page, "card (PNG)")
+    expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    assert stop.inner_text() in " ".join(page.evaluate("window.written"))
+
+
+def test_home_has_no_picture_for_a_card(page: Page, open_view: Open) -> None:
+    open_view("home")
+    page.locator("header.top").get_by_role("button", name="Share…").click()
+    expect(page.get_by_role("button", name="link to this view")).to_be_visible()
+    expect(page.get_by_role("button", name="card (PNG)")).to_have_count(0)
+
+
 def test_a_link_opens_the_same_frame(page: Page, open_view: Open) -> None:
     open_view("journey", **BETWEEN)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -24,7 +24,7 @@ export function whenReachable(listener) {
 }
 
 /** An error response of the server, or no response (status 0). */
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(message, { status = 0, code = null, param = null, retryAfter = null } = {}) {
     super(message);
     this.status = status;

@@ -49,7 +49,7 @@ export function clamp(position, count) {
 }
 
 /** The layer with attention nearest to `layer`, which may not exist or may have none. */
-export function attendingLayer(stack, layer) {
+function attendingLayer(stack, layer) {
   const asked = clamp(layer, stack.num_layers);
   return stack.attention_layers.reduce((best, own) => (Math.abs(own - asked) < Math.abs(best - asked) ? own : best));
 }

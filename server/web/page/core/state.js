@@ -152,7 +152,8 @@ const FORMER_VIEWS = {
 };
 
 /** The fields, with the present name of the view. */
-const renamed = (fields, parameters = new URLSearchParams()) => ({ ...fields, ...FORMER_VIEWS[fields.view]?.(parameters) });
+const renamed = (fields, parameters = new URLSearchParams()) =>
+  ({ ...fields, ...(Object.hasOwn(FORMER_VIEWS, fields.view) && FORMER_VIEWS[fields.view](parameters)) });
 
 function fromHash(hash) {
   const parameters = new URLSearchParams(hash.replace(/^#/, ""));

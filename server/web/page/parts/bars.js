@@ -5,9 +5,9 @@ import { format, rankAt } from "../core/numbers.js";
 export const TIED = "equal within the model's precision: the order means nothing";
 
 /**
- * rows: [{name, value, note, title, isOn}]; with both signs, bars grow both ways from a common 0. columns: heads of the
- * table, [what, value, note]. largest: the value of a full bar (default: the largest one). onPick(index): a click in a
- * row. isRanked: numbers that are equal within the model's precision have a =.
+ * rows: [{name, value, note, title, isOn, isFixed}]; with both signs, bars grow both ways from a common 0. columns: heads
+ * of the table, [what, value, note]. largest: the value of a full bar (default: the largest one). onPick(index): a click
+ * in a row, unless it isFixed. isRanked: numbers that are equal within the model's precision have a =.
  */
 export function Bars({ rows, columns, caption, largest, onPick, write = format, isRanked = false }) {
   const values = rows.map((row) => row.value);
@@ -27,7 +27,7 @@ export function Bars({ rows, columns, caption, largest, onPick, write = format, 
     <tbody>${rows.map((row, index) => {
       const width = share(row.value);
       const style = { width: `${width}%`, marginLeft: `${row.value < 0 ? zero - width : zero}%` };
-      const pick = onPick && (() => onPick(index));
+      const pick = onPick && !row.isFixed && (() => onPick(index));
       const name = html`<code>${row.name}</code>`;
       return html`<tr key=${row.key ?? index} class=${classes(row.isOn && "on", pick && "pickable")} title=${row.title}
         onClick=${pick}>

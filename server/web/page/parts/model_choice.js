@@ -1,5 +1,5 @@
 // The header's list of the server's models, and the messages about a model that is being loaded or cannot be shown.
-import { classes, html, useEffect, useRef, useState } from "../core/html.js";
+import { classes, hasModifier, html, useEffect, useRef, useState } from "../core/html.js";
 import { purposeOf, stateOf } from "../core/models.js";
 
 /** A list that opens from a button, with the keys of a combobox. served: see useServed. */
@@ -17,7 +17,7 @@ export function ModelChoice({ served: { models, name, isOpening, refresh, choose
     if (id !== name) choose(id);
   };
   const onKeyDown = (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (hasModifier(event)) return;
     if (!isOpen && !OPENING.has(event.key)) return;
     const next = isOpen ? placeAfter(event.key, at, models) : at;
     if (next === undefined) return;

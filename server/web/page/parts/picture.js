@@ -1,5 +1,5 @@
 // A canvas with pointing, keyboard navigation, a description for screen readers, and saving as PNG or SVG.
-import { createContext, html, useContext, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { createContext, hasModifier, html, useContext, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { useStore } from "../core/store.js";
 import { SvgContext } from "../core/svg.js";
 import { palette, theme } from "../core/theme.js";
@@ -117,7 +117,7 @@ function usePointing(props, canvas) {
     onKeyDown:
       onKey &&
       ((event) => {
-        if (onKey(event.key)) {
+        if (!hasModifier(event) && onKey(event.key)) {
           tooltip.walk();
           event.preventDefault();
           event.stopPropagation();

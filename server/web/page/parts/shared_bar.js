@@ -1,7 +1,7 @@
 // The selection that all views share: the text, its tokens, the part of the model, the layer and head.
 import { useDecoderText } from "../core/decoder_text.js";
 import { useDraft } from "../core/draft.js";
-import { classes, html, useEffect, useRef, useState } from "../core/html.js";
+import { classes, hasModifier, html, useEffect, useRef, useState } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { counted } from "../core/numbers.js";
 import { saved } from "../core/place.js";
@@ -142,7 +142,7 @@ function useHeadKeys() {
   latest.current = useHead(); // keys may arrive before effects have run
   useEffect(() => {
     const walk = (event) => {
-      if (event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented) return;
+      if (hasModifier(event) || event.defaultPrevented) return;
       if (event.target.closest?.("input, textarea, select, [role=application], [role=slider], [role=grid]")) return;
       const steps = event.shiftKey ? { ArrowUp: [-1, 0], ArrowDown: [1, 0] } : { ArrowLeft: [0, -1], ArrowRight: [0, 1] };
       const step = steps[event.key];

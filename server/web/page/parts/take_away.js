@@ -27,10 +27,12 @@ async function save(view) {
   return `Saved, ${sizeOf(file.size)}`;
 }
 
+/** The card's title is the element with data-title, or the first card's. */
 async function saveCard(view, capabilities) {
+  film.value?.pause();
   const { text } = state.value;
   const turn = [...document.querySelectorAll("main .turn :is(.bubble, .markdown)")].at(-1)?.innerText;
-  const title = document.querySelector("main h2")?.cloneNode(true);
+  const title = (document.querySelector("main [data-title]") ?? document.querySelector("main h2"))?.cloneNode(true);
   title?.querySelectorAll("sub").forEach((position) => position.remove());
   const { cardOf } = await import("./card.js");
   const card = await cardOf(title?.textContent.trim() || view.title, turn ?? (text ? `“${text}”` : view.about),
@@ -51,7 +53,7 @@ export function TakeAway({ view }) {
   const moving = useStore(film);
   return html`<${Menu} label="Share…" title="Take this view away" items=${[
     { label: "this view (HTML)", run: () => save(view) },
-    { label: "card (PNG)", run: () => saveCard(view, capabilities) },
+    view.id !== "home" && { label: "card (PNG)", run: () => saveCard(view, capabilities) },
     moving?.record && { label: `clip of ${moving.seconds} s`, run: moving.record },
     { label: "link to this view", run: () => (film.value?.pause(), copy(address())) },
     { label: "frame for a web page", run: () => copy(frameOf(view)) },

@@ -1,7 +1,7 @@
 // The tokens of the text; each can be selected.
 import { charactersOf } from "../core/bytes.js";
 import { colourOf, inkOn } from "../core/colour.js";
-import { classes, html, useCallback, useLayoutEffect, useMemo, useRef } from "../core/html.js";
+import { classes, hasModifier, html, useCallback, useLayoutEffect, useMemo, useRef } from "../core/html.js";
 import { format, percent } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
@@ -23,7 +23,7 @@ export function Tokens(props) {
   const box = useRef(null);
   const onKeyDown = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
+    if (!step || hasModifier(event)) return;
     const all = box.current.getElementsByClassName("token");
     all[Array.prototype.indexOf.call(all, event.target) + step]?.focus();
     event.preventDefault();

@@ -45,10 +45,10 @@ export function View() {
       <${Problem} error=${problem} retry=${attention.error ? attention.retry : next.retry} />
       ${selection.text.trim() === "" ? html`<p class="lack">Type the beginning of a sentence above.</p>`
         : html`<${Picture} words=${words} weights=${head?.weights} from=${from} unused=${unused} rows=${next.rows} isPaused=${isPaused}
-            columns=${[WHAT_COMES[kind], "probability"]} onPick=${canWrite ? (i) => write(next.tokens[i]) : undefined}>
+            columns=${[WHAT_COMES[kind], "probability"]} onPick=${canWrite ? (i) => next.isStale || write(next.tokens[i]) : undefined}>
             ${next.lack && html`<p class="lack">${next.lack}</p>`}<//>`}
       <div class="home-said">${head && html`<p><${Said} ...${attention} /></p>
-        <button type="button" class="quiet home-pause" aria-pressed=${isPaused} onClick=${() => setPaused(!isPaused)}>${isPaused
+        <button type="button" class="quiet home-pause" onClick=${() => setPaused(!isPaused)}>${isPaused
           ? "Move" : "Pause"}</button>`}</div>
     </section>
     ${!saved && html`<${Ways} text=${shortened(selection)} place=${head?.place} />`}
@@ -128,8 +128,9 @@ function useNext(selection, isTyped) {
   if (found || !asked || one.error) last.current = found;
   const tokens = last.current;
   const rows = useMemo(() => tokens?.map(({ token, token_id: key, probability: value }) =>
-    ({ key, name: shownToken(token), value })) ?? null, [tokens]);
-  return { ...one, rows, tokens: tokens?.map(({ token }) => token), lack, isCounting: all.loading, isStale: tokens !== found };
+    ({ key, name: shownToken(token), value, isFixed: token.includes("\ufffd") })) ?? null, [tokens]);
+  return { ...one, rows, tokens: tokens?.map(({ token }) => token), lack, isCounting: all.loading, error: one.error ?? all.error,
+    retry: one.error ? one.retry : all.retry, isStale: one.isStale || tokens !== found };
 }
 
 /** The text and the temperature. */
@@ -157,5 +158,5 @@ function Said({ words, from, head, unused }) {
     ${saved ? name : html`<button type="button" class="plain home-head" title="Open this head in Attention"
       onClick=${() => select({ view: "attention", ...head.place })}>${name}</button>`}.
     ${unused >= 0 && unused !== head.best && head.weights[unused] > NOTED && html`<span class="hint">${" "}The first word gets${" "}
-      ${share(unused)}: heads <${Term} of="attention sink">leave there<//> the weight that they do not need.</span>`}`;
+      ${share(unused)}: heads <${Term} of="attention sink">put<//> the weight that they do not need there.</span>`}`;
 }

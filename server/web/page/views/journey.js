@@ -78,7 +78,8 @@ function Stops({ stage, film }) {
   }, [stage.stop]);
   return html`<ol class="journey-stops" ref=${list} tabindex="0" aria-label="The stops in words">${film.stops.map((each, i) => html`<li
     key=${each.id} class=${classes(i === stage.stop && "on")} aria-current=${i === stage.stop ? "step" : undefined}>
-    <h2><button type="button" class="plain" onClick=${() => stage.player.travel(i)}>${i + 1}. ${each.title}</button></h2>
+    <h2 data-title=${i === stage.stop ? "" : undefined}><button type="button" class="plain"
+      onClick=${() => stage.player.travel(i)}>${i + 1}. ${each.title}</button></h2>
     <p>${each.says}</p>
     ${each.to && html`<button type="button" class="quiet" onClick=${() => select({ layer, head, query, key, ...each.to })}>
       ${each.link} →</button>`}

@@ -23,12 +23,14 @@ export function useHeadAnswer(route, body, { layer, head, layers, numHeads }) {
     if (one.data && !one.isStale && numHeads * numbersOf(one.data[0]).length <= MOST_OF_A_LAYER) setShort(keyOf(text));
   }, [one.data, one.isStale]);
   useEffect(() => {
-    if (saved || !whole.data || whole.isStale) return;
+    if (saved || !whole.data || whole.isStale) return undefined;
+    const abort = new AbortController();
     const place = layers.indexOf(layer);
     for (const next of [layers[place + 1], layers[place - 1]]) {
       // fetched in advance for heads of the next layer; an error is shown when one of them is selected
-      if (next !== undefined) look(route, { ...text, layers: next }).catch(() => {});
+      if (next !== undefined) look(route, { ...text, layers: next }, { signal: abort.signal }).catch(() => {});
     }
+    return () => queueMicrotask(() => abort.abort()); // after the view's own request has joined one of them
   }, [whole.data, whole.isStale]);
   const answer = usesWhole ? whole : one;
   const entry = answer.data?.[0];

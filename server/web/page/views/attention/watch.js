@@ -29,7 +29,11 @@ export function useWatching() {
   const running = useRef(null);
   const watched = useRef("");
   watched.current = `${part} ${layer} ${head} ${selection.attention_kind}`;
-  useEffect(() => () => running.current?.abort(), []);
+  useEffect(() => () => {
+    const now = running.current;
+    running.current = null; // the text of a view that is left stays
+    now?.abort();
+  }, []);
   // Another head or kind: the rows do not belong to it, but the generated text is kept.
   useEffect(() => {
     running.current?.abort();
@@ -80,7 +84,8 @@ export function useWatching() {
     }
     setLive((now) => now && { ...now, isDone: true });
     const field = capabilities.kind === "encoder-decoder" ? "decoder" : "text";
-    select({ [field]: selection[field] + rows.written, query: -1 }, { remember: true });
+    select({ [field]: selection[field] + rows.written, query: -1 },
+      { remember: true, side: selection.change_show });
   };
   const stop = () => running.current?.abort();
   return { live, error, start, stop, drop: () => setLive(null), isRunning: live !== null && !live.isDone };

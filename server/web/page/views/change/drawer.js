@@ -26,8 +26,8 @@ export function Drawer() {
   };
   const { changes } = changesOf(selection);
   const isFull = changes.length >= MOST_CHANGES;
-  return html`<aside class="change card" aria-label="Change it" tabindex="-1" ref=${drawer} onKeyDown=${onKeyDown}>
-    <header><h2>Change it</h2>
+  return html`<aside class="change card" aria-label="Edit the model" tabindex="-1" ref=${drawer} onKeyDown=${onKeyDown}>
+    <header><h2>Edit the model</h2>
       <button type="button" class="quiet" aria-label="Close the drawer" onClick=${close}>✕</button></header>
     <p class="hint">A change applies only to the requests of this page. Every view shows its effect.</p>
     <${ThisHead} changes=${changes} isFull=${isFull} />

@@ -20,11 +20,11 @@ export function Sides({ view, View }) {
   const isOfModels = comparesModels(selection);
   const other = useOther(isOfModels ? selection.change_model : "");
   const { change_show: show } = selection;
-  const second = isOfModels ? other.data : own;
+  const second = !isOfModels ? own : other.isStale ? null : other.data; // stale: of the model before
   const side = (name) => {
     const capabilities = name === "before" ? own : second;
-    if (!capabilities) return html`<${Answer} answer=${other} />`;
-    const lack = !view.opensAnyway && view.lacks?.(capabilities);
+    if (!capabilities) return html`<${Answer} answer=${{ ...other, data: null }} />`;
+    const lack = view.lacks?.(capabilities);
     return html`<${Side.Provider} value=${name}><${Capabilities.Provider} value=${capabilities}>
       ${lack ? html`<p class="lack">${lack}</p>` : html`<${View} />`}<//><//>`;
   };

@@ -133,7 +133,7 @@ function linkOf(href, children) {
 }
 
 /** The address as the browser reads it; null if it is not absolute or has another scheme. */
-export function addressOf(href) {
+function addressOf(href) {
   try {
     const { protocol, href: read } = new URL(href);
     return protocol === "http:" || protocol === "https:" ? read : null;

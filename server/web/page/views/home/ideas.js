@@ -14,7 +14,7 @@ export function Ways({ text, place }) {
       : ["/v1/completions", "Chat", "talk to the model about it", { view: "chat", ...draft }],
     ["/v1/explain", "Play the journey", "from this text to the next word", { view: "journey", ...place, journey_stop: "",
       journey_between: 0, journey_plays: true }],
-    ["/v1/attention", "Change the model", "switch this head off and compare", { ...place, change_open: !isOpen }],
+    ["/v1/attention", "Edit the model", "switch this head off and compare", { ...place, change_open: !isOpen }],
   ];
   return html`<nav class="home-ways" aria-label="Ways on">${ways.map(([route, name, about, fields], i) => {
     const lack = lackOf(capabilities, route);

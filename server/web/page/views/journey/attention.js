@@ -20,10 +20,9 @@ export function weightsAt({ scores, numKeys }, sink, temperature) {
   const weights = new Float64Array(scores.length);
   for (let first = 0; first < scores.length; first += numKeys) {
     const row = scores.subarray(first, first + numKeys);
-    // the temperature does not change the sink's score
-    const sum = temperature === 0 ? 1 : row.reduce((total, score) => total + Math.exp(score / temperature), 0);
-    const share = sink === null ? 1 : sum / (sum + Math.exp(sink));
-    weights.set(softmax(row, temperature).map((weight) => weight * share), first);
+    // the temperature does not change the sink's score; at 0 the largest other score becomes 0
+    const scaled = temperature === 0 ? softmax(row, 0).map(Math.log) : Float64Array.from(row, (score) => score / temperature);
+    weights.set(softmax(sink === null ? scaled : [...scaled, sink]).subarray(0, numKeys), first);
   }
   return weights;
 }

@@ -1,5 +1,5 @@
 // The journey's canvas: one moment of the film, with scrubbing, playback and keys; its place is in the address.
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
+import { hasModifier, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { select, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
@@ -129,7 +129,7 @@ const STEPS = { ArrowRight: 1, ArrowLeft: -1 };
 /** Handle a key: all keys of the picture, or with `only` those in it. */
 function keyPressed(stage, event, only = null) {
   const { key } = event;
-  if (event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented || (only && !(key in only))) return;
+  if (hasModifier(event) || event.defaultPrevented || (only && !(key in only))) return;
   const { player } = stage;
   const go = (to) => player.travel(to);
   if (key in STEPS) player.step(STEPS[key]);

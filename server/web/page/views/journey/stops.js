@@ -128,7 +128,7 @@ const STOPS = {
     return ["W_O and the sum over heads",
       `W_O turns z into ${grouped(stack.hidden_size)} numbers${own}. All ${stack.num_heads} heads together${
         isAfter ? `, after ${norm},` : ""} write one of length ${long(vector("hook_attn_out"))}.`,
-      { view: "contributions" }, "How a word moves: all words and heads"];
+      { view: "moves", moves_as: "amounts" }, "How a word moves: all words and heads"];
   },
   add({ vector, formula }, { query }) {
     const [before, after] = ["hook_resid_pre", "hook_resid_mid"].map(vector);
@@ -195,7 +195,7 @@ const STOPS = {
   },
 };
 
-const ROUTES = { why: "/v1/explain", contributions: "/v1/contributions", lens: "/v1/lens", next: "/v1/next", embeddings: "/v1/embeddings" };
+const ROUTES = { why: "/v1/explain", moves: "/v1/contributions", lens: "/v1/lens", next: "/v1/next", embeddings: "/v1/embeddings" };
 
 /** [{id, title, says, to, link}] in their order: to: the selection of the link, null if the model lacks the view. */
 export function stopsOf(film) {

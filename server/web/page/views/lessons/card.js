@@ -1,6 +1,6 @@
 // The card of a lesson, with the sentences that are true for the served model; or the list of lessons.
 import { json, useAnswer } from "../../core/fetching.js";
-import { html, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
+import { hasModifier, html, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { clamp, useCapabilities } from "../../core/model.js";
 import { initialState, select, state, useSelection } from "../../core/state.js";
 import { Answer, Problem, Progress } from "../../parts/problem.js";
@@ -24,7 +24,7 @@ function Panel({ title, aside, closes, at, target = null, onArrow, children }) {
   useLayoutEffect(() => card.current.focus({ preventScroll: true }), [at]); // before the next key
   const onKeyDown = (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by || !onArrow) return;
+    if (!by || !onArrow || hasModifier(event)) return;
     event.preventDefault();
     event.stopPropagation();
     onArrow(by);

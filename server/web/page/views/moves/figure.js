@@ -1,5 +1,5 @@
 // The canvas with the arrows: drawn at each progress, rotated by dragging and keys, described in words.
-import { html, useLayoutEffect, useRef, useState } from "../../core/html.js";
+import { hasModifier, html, useLayoutEffect, useRef, useState } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { SvgContext } from "../../core/svg.js";
@@ -62,7 +62,7 @@ export function Figure({ data, player, summary, handle }) {
     drag.current = [event.clientX, event.clientY];
   };
   const onKeyDown = (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (hasModifier(event)) return;
     const turns = isSpace && event.shiftKey && TURNS[event.key];
     const [act, by] = ACTS[event.key] ?? [];
     if (turns) turn(...turns.map((side) => side * TURN_BY));

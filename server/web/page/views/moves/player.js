@@ -1,6 +1,6 @@
 // Playback of the scene: playing, scrubbing, steps. The progress is a separate store, so that a frame redraws only
 // the canvas.
-import { html, useEffect, useMemo, useRef, useState } from "../../core/html.js";
+import { hasModifier, html, useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
 import { Select } from "../../parts/choices.js";
@@ -111,7 +111,7 @@ function Scrubber({ player, count, sentence }) {
   const done = currentAt(progress, count);
   const onKeyDown = (event) => {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
-    if (!by) return;
+    if (!by || hasModifier(event)) return;
     event.preventDefault();
     event.stopPropagation();
     player.step(by);

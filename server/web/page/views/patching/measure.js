@@ -2,6 +2,7 @@
 import { json, look, useAnswer, useLook } from "../../core/fetching.js";
 import { useCallback, useEffect, useMemo, useState } from "../../core/html.js";
 
+const AT_ONCE = 8; // requests of a row
 const [NAMED, MOST_NAMED] = [100, 1024]; // tokens of an answer; the server accepts 1024
 
 /**
@@ -44,7 +45,14 @@ async function measured(body, { words, apart: [a, b] }, options) {
 
 /** The answer (see useAnswer) with the results of patched requests (null: none). */
 export function useMeasured(bodies, ends) {
-  const fetcher = useCallback((_, all, options) => Promise.all(all.map((body) => measured(body, ends, options))), [ends]);
+  const fetcher = useCallback(async (_, all, options) => {
+    const found = [];
+    while (found.length < all.length) {
+      const some = all.slice(found.length, found.length + AT_ONCE);
+      found.push(...(await Promise.all(some.map((body) => measured(body, ends, options)))));
+    }
+    return found;
+  }, [ends]);
   return useAnswer(fetcher, bodies && "v1/next", bodies);
 }
 
@@ -58,7 +66,7 @@ export function useGrid(rows, ends, key) {
   const row = [8, 4, 2, 1].flatMap((step) => Object.keys(rows).filter((i) => i % step === 0)).find((i) => !cells[i]);
   const { data, error, retry, loading } = useMeasured(rows[row] ?? null, ends);
   useEffect(() => {
-    if (data && !loading) setArrived({ key, cells: { ...cells, [row]: data } });
+    if (data && !loading) setArrived({ key, cells: { ...cells, [row]: data.map(({ share, chances }) => ({ share, chances })) } });
   }, [data, loading]);
   return { cells, error, retry };
 }

@@ -1,5 +1,5 @@
 // Both texts in two rows, aligned by their difference. A word is dragged to the other text, or both are chosen one by one.
-import { classes, html, useRef, useState } from "../../core/html.js";
+import { classes, hasModifier, html, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { select } from "../../core/state.js";
 
@@ -30,6 +30,7 @@ export function Words({ tokens, columns, patch, from, into }) {
     if (isTarget) select({ patching_side: "ab"[held[0]], patching_source: held[1], patching_target: position });
   };
   const onKeyDown = (event, text, position) => {
+    if (hasModifier(event)) return;
     const { key } = event;
     const along = { ArrowLeft: -1, ArrowRight: 1 }[key];
     const [row, place] = along ? [text, position + along] : [1 - text, columns.find((one) => one[text] === position)[1 - text]];

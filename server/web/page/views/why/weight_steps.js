@@ -184,7 +184,8 @@ export function Output({ pair, stack }) {
       vector of <${Word} pair=${pair} side="query" />, with those of the
         other ${counted(stack.num_heads - 1, "head")}${bias ? ` and a bias of length ${format(lengthOf(bias.data))}` : ""}.
           Largest: ${largest}.`}
-    tools=${html`<p><button type="button" onClick=${() => select({ view: "contributions" })}>Effect on the next word →</button></p>`}>
+    tools=${html`<p><button type="button"
+      onClick=${() => select({ view: "moves", moves_as: "amounts" })}>Effect on the next word →</button></p>`}>
     <${SavedStrips} name="output" rows=${rows} label="Addition of the head to the residual stream" />
   <//>`;
 }
