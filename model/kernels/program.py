@@ -400,7 +400,9 @@ class _Translation:
     def _multiply(self, step: Multiply) -> CStep:
         check_activation(step.activation)
         if max(step.source, step.target) >= Register.GIVEN:
-            raise ValueError(f"a product is of {step.source.name} and {step.target.name}; registers of rows are accepted")
+            raise ValueError(
+                f"a product is of {step.source.name} and {step.target.name}; registers of rows are accepted"
+            )
         weight = step.product.weight
         self._take(step, step.source, weight.num_inputs)
         self._put(step.target, weight.num_outputs)
