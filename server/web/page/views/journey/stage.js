@@ -1,7 +1,7 @@
 // The journey's canvas: one moment of the film, with scrubbing, playback and keys; its place is in the address.
 import { hasModifier, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
-import { select, useSelection } from "../../core/state.js";
+import { select, state, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
 import { palette, theme } from "../../core/theme.js";
 import { savers } from "../../parts/picture.js";
@@ -79,7 +79,7 @@ export function useStage(film) {
   }, [film, width, height, mode]);
   useEffect(() => {
     if (!film || player.isPlaying) return;
-    const wanted = placeOf(film, selection);
+    const wanted = placeOf(film, state.value); // not of this render: a key may have moved the film since
     if (Math.abs(wanted - player.progress) > 0.006) player.travel(wanted);
   }, [selection.journey_stop, selection.journey_between]);
   useArrows(player);
