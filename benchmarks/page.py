@@ -15,7 +15,7 @@ With --check the exit status is 1 if the page misses a bound below.
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from urllib.parse import urlencode, urlsplit
@@ -460,7 +460,8 @@ def report_chat(browser: Browser, url: str, options: argparse.Namespace) -> Iter
             yield f"chat, {name}: {measured:.1f} ms, over {most:.0f}"
 
 
-TABLES = {
+Report = Callable[[Browser, str, argparse.Namespace], Iterator[str]]
+TABLES: dict[str, Report] = {
     "load": report_load,
     "heads": report_heads,
     "motion": report_motion,
@@ -469,9 +470,9 @@ TABLES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
+def main(tables: Mapping[str, Report] = TABLES, description: str | None = __doc__) -> None:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", default=list(tables), choices=tables)
     parser.add_argument("--rounds", type=int, default=5, help="first pictures with each cache")
     parser.add_argument("--seconds", type=float, default=5.0, help="of playing each scene")
     parser.add_argument("--check", action="store_true", help="end with status 1 where a bound is missed")
@@ -486,7 +487,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name in options.tables:
             with serve([]) as server:
-                missed += TABLES[name](browser, server.url, options)
+                missed += tables[name](browser, server.url, options)
         browser.close()
     for miss in missed:
         print(f"missed: {miss}")

@@ -5,16 +5,12 @@ With --check the exit status is 1 if the page misses a bound below.
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from benchmarks.comparison import machine
 from benchmarks.load import percentile
-from benchmarks.page import open_chat, tab
-from tests.support.chromium import find_chromium
-from tests.support.processes import serve
+from benchmarks.page import main, open_chat, tab
 
 MOST_CAUSES_MS = {"estimate": 500.0, "measured": 2000.0}
 POINTED_WORDS = range(1, 40, 3)
@@ -50,7 +46,7 @@ POINT = """(number) => new Promise((done) => {
 """Points at a word and answers, in ms, when its estimate and its measurements have been painted."""
 
 
-def report(browser: Browser, url: str) -> Iterator[str]:
+def report(browser: Browser, url: str, options: argparse.Namespace) -> Iterator[str]:
     """Point at words with causes that are not known yet. The page waits 120 ms before its first request. Yields the
     missed bounds.
     """
@@ -75,24 +71,5 @@ def report(browser: Browser, url: str) -> Iterator[str]:
             yield f"causes of a word, {name}: {middle:.0f} ms, over {MOST_CAUSES_MS[name]:.0f}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="end with status 1 where a bound is missed")
-    options = parser.parse_args()
-    chromium = find_chromium()
-    if chromium is None:
-        parser.error("chromium is missing: Debian's package chromium-headless-shell has it")
-    print(f"{machine()}\n")
-    with sync_playwright() as playwright, serve([]) as server:
-        # no sandbox: in containers, where this may run as root, Chromium's own cannot start
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        missed = list(report(browser, server.url))
-        browser.close()
-    for miss in missed:
-        print(f"missed: {miss}")
-    if options.check and missed:
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    main({"pointing": report}, __doc__)
