@@ -86,7 +86,7 @@ class AdapterChanges:
     """An adapter's changes of a decoder's products, which `Decoder.changes` has checked."""
 
     array: "ctypes.Array[CChange]"
-    """Of each product of the program."""
+    """The change of each product of the program, by its number."""
     kept: object
     """The tensors at the addresses in `array`."""
     max_rank: int

@@ -59,9 +59,9 @@ class NormWeights:
     """[numbers of a part], of the stream's dtype; float32 for an RMSNorm that rounds once."""
     eps: float
     bias: Tensor | None = None
-    """Of a LayerNorm."""
+    """The bias of a LayerNorm, or None."""
     is_centred: bool = False
-    """Whether it is a LayerNorm."""
+    """True for a LayerNorm, False for an RMSNorm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Multiply:
     target: Register
     activation: Activation | None = None
     adds: float | None = None
-    """Multiplies target, which is then added to the stream; None adds nothing."""
+    """The factor of target in a sum with the stream, or None if it is not added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class EnterHeads:
 
     layer: int
     q_norm: NormWeights | None = None
-    """Of each head, [D], or of all together, [H D]."""
+    """The norm of each query head, with weight [D], or of all query heads together, [H D]."""
     k_norm: NormWeights | None = None
     v_norm: NormWeights | None = None
     rotary_tables: tuple[Tensor, Tensor] | None = None
@@ -170,7 +170,7 @@ class ChooseExperts:
     num_experts: int
     num_chosen: int
     normalized: bool
-    """Whether a row's weights are divided by their sum."""
+    """True if the weights of a row's experts are divided by their sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class CombineExperts:
     """NORMED = the sum of a row's pairs in GIVEN, times their weights."""
 
     adds_aside: bool = False
-    """Whether ASIDE is added."""
+    """True if ASIDE is added to the sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ def _writes_rows(step: Step | None, register: Register) -> bool:
 
 @dataclass
 class _Translation:
-    """The steps so far."""
+    """The translation of one program, step by step."""
 
     dtype: torch.dtype
     width: int
@@ -305,9 +305,9 @@ class _Translation:
     widths: dict[Register, int] = field(init=False)
     """Numbers in a row of each register."""
     num_experts: int = 0
-    """Of the last `ChooseExperts`."""
+    """The experts of the last `ChooseExperts`, 0 before the first."""
     num_chosen: int = 0
-    """Of every `ChooseExperts`."""
+    """The chosen experts of a row, the same in each `ChooseExperts`; 0 before the first."""
     kept: list[object] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How a word moves, as amounts: sums by head and word are the API's, parts sum to the logit, targets may be refused."""
+"""The amounts of How a word moves: sums by head and word equal the API's, and the parts sum to the logit."""
 
 import re
 from typing import Any

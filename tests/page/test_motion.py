@@ -1,4 +1,4 @@
-"""How a word moves, as arrows: they are the served model's, have their true lengths, sum to its vector, and play."""
+"""The arrows of How a word moves: their numbers and true lengths are the API's, and they sum to the word's vector."""
 
 import re
 from itertools import groupby
