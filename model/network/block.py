@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from lightwell.model.config import ClampedGate
 from lightwell.model.hooks.hooks import LayerHooks, hooked, normed
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.mlp import Mlp
@@ -150,20 +149,6 @@ class Block:
     def residuals(self) -> list[Residual[Any]]:
         """Return the sublayers with their norms, in their order."""
         return [each for each in (self.attention, self.cross, self.mlp, self.per_layer) if each is not None]
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether fused calls of many blocks may support the block.
-
-        It has attention with its own keys and values, without gates and a norm of values, and an mlp without a clamped
-        gate; the rows of experts are not known before a call. There is no stream scale and no per-layer gate.
-        """
-        attention, mlp = self.attention.f, self.one_mlp
-        if not isinstance(attention, SelfAttention) or mlp is None or isinstance(mlp.gate, ClampedGate):
-            return False
-        if self.residuals[-1].stream_scale is not None or self.per_layer is not None:
-            return False
-        return attention.has_kv and attention.v_norm is None and not attention.gated
 
     @property
     def matrices(self) -> list[Linear]:

@@ -131,26 +131,23 @@ class _Program:
         self.num_experts = self.num_chosen = self.num_expert_weights = 0
         """The experts of a layer and of a row, and the weights of the experts of all layers."""
 
-    def add(self, block: Block, rope: Rope | None, key_range: int, cross_range: int) -> None:
-        """Add a block. key_range, cross_range: the indices of its ranges of keys."""
+    def add(self, block: Block, rope: Rope | None, windows: Sequence[int | None]) -> None:
+        """Add a block. windows: the windows of the step's ranges of keys; the range of cross attention is the next one."""
         self.layers.append(len(self.steps))
         if isinstance(block.attention.f, ShortConvolution):
             self._convolve(block.attention, block.attention.f)
         else:
-            self._attend(block, rope, key_range)
+            self._attend(block, rope, windows.index(block.self_attention.window))
         if block.cross is not None:
-            self._attend_across(block.cross, cross_range)
+            self._attend_across(block.cross, len(windows))
         source = self._before(block.mlp)
         if isinstance(block.mlp.f, MixedFeedforward):
             self._mix_experts(block.mlp.f.experts)
-            self._add_to_stream(block.mlp)
+            self._end(block.mlp, AddRows(block.mlp.scale))
         else:
             assert isinstance(block.mlp.f, Feedforward)
             mlp = block.mlp.f.mlp
-            self._multiply(
-                mlp.down, self._inside(mlp, source), Register.NORMED, self._factor(block.mlp, block.parallel)
-            )
-            self._add_to_stream(block.mlp, joins=block.parallel)
+            self._finish(block.mlp, mlp.down, self._inside(mlp, source), joins=block.parallel)
 
     def end(self, norm: Norm | None) -> None:
         """Add the final norm."""
@@ -168,14 +165,12 @@ class _Program:
             self._multiply(own.heads.out, Register.MIXED, Register.ASIDE)
             self._norm(block.attention.after, Register.ASIDE, Register.ASIDE)
         else:
-            self._multiply(own.heads.out, Register.MIXED, Register.NORMED, self._factor(block.attention))
-            self._add_to_stream(block.attention)
+            self._finish(block.attention, own.heads.out)
 
     def _convolve(self, residual: Residual[Any], own: ShortConvolution) -> None:
         self._multiply(own.into, self._before(residual), Register.WIDE)
         self.steps.append(Convolve(len(self.layers) - 1, own.convolution.taps, own.convolution.bias))
-        self._multiply(own.out, Register.MIXED, Register.NORMED, self._factor(residual))
-        self._add_to_stream(residual)
+        self._finish(residual, own.out)
 
     def _attend_across(self, residual: Residual[CrossAttention], key_range: int) -> None:
         own, rule = residual.f, residual.f.heads.rule
@@ -183,8 +178,7 @@ class _Program:
         self.steps.append(EnterQueries())
         attend = Attend(len(self.layers) - 1, rule.scale, rule.softcap, rule.bias, rule.sinks, key_range, is_cross=True)
         self.steps.append(attend)
-        self._multiply(own.heads.out, Register.MIXED, Register.NORMED, self._factor(residual))
-        self._add_to_stream(residual)
+        self._finish(residual, own.heads.out)
 
     def _inside(self, mlp: Mlp, source: Register) -> Register:
         """Add an mlp up to the input of its last product, and return the register of this input."""
@@ -225,18 +219,20 @@ class _Program:
         self._norm(residual.before, Register.STREAM, Register.NORMED)
         return Register.STREAM if residual.before is None else Register.NORMED
 
-    def _factor(self, residual: Residual[Any], joins: bool = False) -> float | None:
-        """Return the factor with which a sublayer's last product adds to the stream, or None if steps follow it."""
-        return None if joins or residual.after is not None else residual.scale
+    def _finish(
+        self, residual: Residual[Any], linear: Linear, source: Register = Register.MIXED, *, joins: bool = False
+    ) -> None:
+        """Add the last product of a sublayer and the steps after it. joins: whether ASIDE is added, too."""
+        adds_itself = residual.after is None and not joins
+        self._multiply(linear, source, Register.NORMED, residual.scale if adds_itself else None)
+        self._end(residual, None if adds_itself else JoinRows() if joins else AddRows(residual.scale))
 
-    def _add_to_stream(self, residual: Residual[Any], *, joins: bool = False) -> None:
-        """Add the steps from the output of a sublayer, in NORMED, to the stream after it."""
+    def _end(self, residual: Residual[Any], addition: AddRows | JoinRows | None) -> None:
+        """Add the steps after the output of a sublayer, which is in NORMED. addition: the step that adds it to the
+        stream, or None if the last product does.
+        """
         self._norm(residual.after, Register.NORMED, Register.NORMED)
-        last = self.steps[-1]
-        if joins:
-            self.steps.append(JoinRows())
-        elif not isinstance(last, Multiply) or last.adds is None:
-            self.steps.append(AddRows(residual.scale))
+        self.steps += [] if addition is None else [addition]
         self._norm(residual.of_sum, Register.STREAM, Register.STREAM)
         if residual.stream_scale is not None:
             self.steps.append(ScaleRows(float(residual.stream_scale)))
@@ -260,9 +256,7 @@ class DecodeStep:
         self._windows = list(dict.fromkeys(attention.window for attention in attentions))
         self._program = program = _Program()
         for block, rope in zip(blocks, ropes, strict=True):
-            attends = isinstance(block.attention.f, SelfAttention)
-            key_range = self._windows.index(block.self_attention.window) if attends else 0
-            program.add(block, rope, key_range, len(self._windows))
+            program.add(block, rope, self._windows)
         program.end(final_norm)
         first = attentions[0]
         self._has_states = len(attentions) < len(blocks)
@@ -278,9 +272,7 @@ class DecodeStep:
         self._activated = [linear for linear in program.linears if linear.activation is not None]
         of_all = sum(linear.in_features * linear.out_features for linear in program.linears)
         self._num_weights = of_all // len(blocks)
-        self._num_experts, self._num_chosen, self._expert_weights = program.num_experts, program.num_chosen, 0
-        if program.num_experts:
-            self._expert_weights = program.num_expert_weights // program.num_experts // len(blocks)
+        self._expert_weights = program.num_expert_weights // max(1, program.num_experts) // len(blocks)
         self._changes: WeakKeyDictionary[Adapter, AdapterChanges] = WeakKeyDictionary()
         self._caches: Sequence[LayerCache] = ()
         self._layer_caches: LayerCaches | None = None
@@ -349,7 +341,7 @@ class DecodeStep:
         memory, num_layers, out = self._memory(caches), len(caches), x
         changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]
         work = self._num_weights * (1 + len(x) // 16)
-        work += self._expert_weights * min(self._num_experts, len(x) * self._num_chosen)
+        work += self._expert_weights * min(self._program.num_experts, len(x) * self._program.num_chosen)
         work += 64 * int(key_ranges[0].last_array.sum()) * self._num_heads
         step = max(1, _WORK_BETWEEN_CHECKS // work)
         for start in range(0, num_layers, step):

@@ -31,7 +31,7 @@ from lightwell.model.layers.rope import Rope
 from lightwell.model.layers.triton_attention import TritonAttention, attend
 from lightwell.model.network.block import Block, Residual
 from lightwell.model.network.embedding import Embedding
-from lightwell.model.network.sublayers import CrossAttention
+from lightwell.model.network.sublayers import CrossAttention, SelfAttention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,9 +204,19 @@ class TritonStep:
 
 
 def _is_supported(block: Block) -> bool:
-    """Return whether the kernels support a block. They don't scale before a norm."""
+    """Return whether the kernels support a block. It has attention with its own keys and values, without gates and a
+    norm of values, and an mlp without a clamped gate: the rows of experts are not known before a step. No sublayer is
+    scaled before a norm, no factor or gate follows the last one.
+    """
+    attention, mlp = block.attention.f, block.one_mlp
+    if not isinstance(attention, SelfAttention) or not isinstance(attention.heads.attention, TritonAttention):
+        return False
+    if mlp is None or isinstance(mlp.gate, ClampedGate) or block.per_layer is not None:
+        return False
+    if not attention.has_kv or attention.v_norm is not None or attention.gated:
+        return False
     is_scaled = any(each.scale != 1 and each.after is not None for each in block.residuals)
-    return block.is_plain and isinstance(block.self_attention.heads.attention, TritonAttention) and not is_scaled
+    return not is_scaled and block.residuals[-1].stream_scale is None
 
 
 def _feed_forward(block: Block, normed: Tensor) -> Tensor:
