@@ -132,7 +132,7 @@ class _Program:
         """The experts of a layer and of a row, and the weights of the experts of all layers."""
 
     def add(self, block: Block, rope: Rope | None, windows: Sequence[int | None]) -> None:
-        """Add a block. windows: the windows of the step's ranges of keys; the range of cross attention is the next one."""
+        """Add a block. windows: the windows of the ranges of keys; the range of cross attention is the next one."""
         self.layers.append(len(self.steps))
         if isinstance(block.attention.f, ShortConvolution):
             self._convolve(block.attention, block.attention.f)
