@@ -24,7 +24,7 @@ from lightwell.model.kernels.flow import maximum_flow
 from lightwell.model.kernels.group_quantized import GroupedWeight, why_not_grouped
 from lightwell.model.kernels.int8 import Int8BlockedWeight
 from lightwell.model.kernels.products import DOT, WIDEN, BlockedWeight
-from lightwell.model.kernels.program import Multiply, Product
+from lightwell.model.kernels.program.steps import Multiply, Product
 from lightwell.model.quantized import GroupedRows
 from tests.model.kernels import attention_world, decoder_world
 from tests.model.kernels.draw_grouped import VALUES, draw_grouped

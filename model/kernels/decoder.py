@@ -20,20 +20,17 @@ from lightwell.model.kernels.attention import AttentionArguments, AttentionItems
 from lightwell.model.kernels.checks import SUFFIXES, check_axes, check_tensor
 from lightwell.model.kernels.library import fields, kernels
 from lightwell.model.kernels.products import BLOCK, BlockedWeight
-from lightwell.model.kernels.program import (
+from lightwell.model.kernels.program.steps import (
     Attend,
     Convolve,
-    CProduct,
-    CStep,
     EnterHeads,
     Multiply,
     NormRows,
     Product,
     Register,
     Step,
-    c_product,
-    translate,
 )
+from lightwell.model.kernels.program.translation import CProduct, CStep, c_product, translate
 
 _FLOAT32 = (torch.float32,)
 

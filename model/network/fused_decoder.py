@@ -1,6 +1,6 @@
 """Runs a step of few rows through all blocks of a decoder in one call, with the same bits as the separate blocks.
 
-The blocks become one program (`model/kernels/program.py`). The products of such a step take
+The blocks become one program (`model/kernels/program/steps.py`). The products of such a step take
 microseconds each, and the overhead of torch and Python between them takes as long.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
@@ -23,7 +23,7 @@ from lightwell.model.kernels.attention import AttentionItems
 from lightwell.model.kernels.decoder import AdapterChanges, Change, Decoder, DecoderRows, LayerCaches
 from lightwell.model.kernels.library import num_threads
 from lightwell.model.kernels.products import LaidWeight
-from lightwell.model.kernels.program import (
+from lightwell.model.kernels.program.steps import (
     AddRows,
     Attend,
     ChooseExperts,

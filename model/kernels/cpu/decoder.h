@@ -1,5 +1,5 @@
-// The blocks of a decoder as a program of steps, and its run for a few rows. decoder.py and program.py have the same
-// structs and fields.
+// The blocks of a decoder as a program of steps, and its run for a few rows. decoder.py and
+// program/translation.py have the same structs and fields.
 //
 // Axes: R rows, d model width, H query heads, K key heads, D head dimension, ff width inside the gated network, B keys
 // to a block of the cache, L layers. T: the type of the stream and the cache, float or bfloat16.

@@ -17,7 +17,7 @@ from lightwell.model.kernels.decoder import Decoder, DecoderRows, LayerCaches
 from lightwell.model.kernels.group_quantized import GroupedWeight
 from lightwell.model.kernels.int8 import Int8BlockedWeight
 from lightwell.model.kernels.products import DOT, WIDEN, BlockedWeight
-from lightwell.model.kernels.program import (
+from lightwell.model.kernels.program.steps import (
     AddRows,
     Attend,
     ChooseExperts,

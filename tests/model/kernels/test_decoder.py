@@ -17,7 +17,7 @@ from torch import Tensor
 from lightwell.model.kernels import library
 from lightwell.model.kernels.attention import AttentionItems
 from lightwell.model.kernels.decoder import Decoder, DecoderRows, LayerCaches
-from lightwell.model.kernels.program import AddRows, Step
+from lightwell.model.kernels.program.steps import AddRows, Step
 from tests.model.kernels.decoder_world import Kind, World
 from tests.model.kernels.everywhere import assert_same_bits
 from tests.model.kernels.levels import at_level
