@@ -14,7 +14,7 @@ from tests.source_tree import MODULES, PLACES, ROOT, imported_names, imports, pa
 MAY_IMPORT = {
     "server.cli": "model.analysis model.checkpoint model.tokenization server.batches server.config server.library "
                   "server.lifecycle server.observability server.terminal",
-    "server.terminal": "model.checkpoint server.config",
+    "server.terminal": "model.checkpoint model.loading model.network server.config",
     "server.library": "model.checkpoint model.tokenization server.batches server.config server.http server.lifecycle",
     "server.lifecycle": "model.analysis model.checkpoint model.network model.tokenization server.batches "
                         "server.config server.dialects server.dispatch server.engine server.generation server.http "

@@ -57,9 +57,13 @@ class Residual(Generic[Sublayer]):
     def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the addend of the residual stream: x [T, d] -> [T, d]."""
         y = self.f(normed(self.before, self.norm, x, layer_hooks), step, layer_hooks)
-        second = self.norm if self.before is None else f"{self.norm}_post"
-        y = self.scaled(normed(self.after, second, y, layer_hooks))
+        y = self.scaled(normed(self.after, self.second_norm, y, layer_hooks))
         return hooked(layer_hooks, self.out, y)
+
+    @property
+    def second_norm(self) -> str:
+        """Return the prefix of the points of `after`."""
+        return self.norm if self.before is None else f"{self.norm}_post"
 
     def scaled(self, y: Tensor) -> Tensor:
         """Return y [T, d] times `scale`, rounded before the sum."""

@@ -6,7 +6,9 @@ microseconds each, and the overhead of torch and Python between them takes as lo
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
 """
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
@@ -52,6 +54,7 @@ from lightwell.model.layers.mlp import Mlp
 from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
 from lightwell.model.layers.rope import Rope, rotary_rows
 from lightwell.model.network.block import Block, Residual
+from lightwell.model.network.program_points import Finish, Place
 from lightwell.model.network.recurrences import ShortConvolution
 from lightwell.model.network.sublayers import CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
@@ -106,10 +109,8 @@ def _is_native(norm: Norm) -> bool:
     return isinstance(norm, RmsNorm | LayerNorm) and norm.native
 
 
-def _weights(norm: Norm | None) -> NormWeights | None:
+def _weights(norm: Norm) -> NormWeights:
     """Return a norm in the kernels' form."""
-    if norm is None:
-        return None
     if isinstance(norm, LayerNorm):
         return NormWeights(norm.weight, norm.eps, norm.bias, is_centred=True)
     assert isinstance(norm, RmsNorm)
@@ -120,20 +121,41 @@ def _product(linear: Linear) -> Product:
     return Product(cast(LaidWeight, linear.weight), linear.bias)  # native, like the block's attention and norms
 
 
+def _factor_of(mlp: Mlp, x: Tensor, adapted: AdaptedRows | None) -> Tensor:
+    """Return the factor of a gate's activation, [n, ff], for the mlp's input x [n, d]."""
+    return cast(Tensor, mlp.before_activation(x, adapted)[1])
+
+
+def _normed_heads(norm: Norm, x: Tensor, _: AdaptedRows | None) -> Tensor:
+    return norm(x.reshape(-1, x.shape[-1])).view(x.shape)
+
+
+def _chosen(experts: Experts, logits: Tensor, _: AdaptedRows | None) -> Tensor:
+    """Return the experts [n, C] that the router chooses by logits [n, E], in the dtype of their probabilities."""
+    probabilities = experts.probabilities(logits)
+    return experts.choose(probabilities)[0].to(probabilities.dtype)
+
+
 class _Program:
     """The steps of supported blocks, and their matrices in the order of the products."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
+        """width: d."""
+        self.width = width
         self.steps: list[Step] = []
         self.linears: list[Linear] = []
         self.layers: list[int] = []
         """The first step of each layer."""
+        self.points: list[dict[str, Place]] = []
+        """The points of each layer."""
         self.num_experts = self.num_chosen = self.num_expert_weights = 0
         """The experts of a layer and of a row, and the weights of the experts of all layers."""
 
     def add(self, block: Block, rope: Rope | None, windows: Sequence[int | None]) -> None:
         """Add a block. windows: the windows of the ranges of keys; the range of cross attention is the next one."""
         self.layers.append(len(self.steps))
+        self.points.append({})
+        self._point("hook_resid_pre", Register.STREAM)
         if isinstance(block.attention.f, ShortConvolution):
             self._convolve(block.attention, block.attention.f)
         else:
@@ -147,37 +169,64 @@ class _Program:
         else:
             assert isinstance(block.mlp.f, Feedforward)
             mlp = block.mlp.f.mlp
-            self._finish(block.mlp, mlp.down, self._inside(mlp, source), joins=block.parallel)
+            self._point("mlp.hook_pre", source, finish=lambda x, adapted: mlp.before_activation(x, adapted)[0])
+            if mlp.gate is not None:
+                self._point("mlp.hook_pre_linear", source, finish=partial(_factor_of, mlp))
+            source = self._inside(mlp, source)
+            self._point("mlp.hook_post", source, (mlp.down.in_features,))
+            self._finish(block.mlp, mlp.down, source, joins=block.parallel)
 
     def end(self, norm: Norm | None) -> None:
         """Add the final norm."""
         self.layers.append(len(self.steps))
-        self._norm(norm, Register.STREAM, Register.OUT)
+        self.points.append({})
+        self._norm(norm, "ln_final", Register.STREAM, Register.OUT)
 
     def _attend(self, block: Block, rope: Rope | None, key_range: int) -> None:
         own, n, rule = block.self_attention, len(self.layers) - 1, block.self_attention.heads.rule
         self._multiply(own.qkv, self._before(block.attention), Register.WIDE)
+        self._parts_of_heads(own)
         tables = None if rope is None else (rope.cos, rope.sin)
-        norms = _weights(own.q_norm), _weights(own.k_norm), _weights(own.v_norm)
-        self.steps.append(EnterHeads(n, *norms, tables))
+        q, k, v = (None if norm is None else _weights(norm) for norm in (own.q_norm, own.k_norm, own.v_norm))
+        self.steps.append(EnterHeads(n, q, k, v, tables))
+        self._kept("attn.hook_rot_q", "attn.hook_rot_k")
         self.steps.append(Attend(n, rule.scale, rule.softcap, rule.bias, rule.sinks, key_range))
+        self._kept("attn.hook_attn_scores", "attn.hook_pattern")
+        self._point("attn.hook_z", Register.MIXED, (own.num_heads, own.head_dim))
         if block.parallel:
             self._multiply(own.heads.out, Register.MIXED, Register.ASIDE)
-            self._norm(block.attention.after, Register.ASIDE, Register.ASIDE)
+            self._norm(block.attention.after, block.attention.second_norm, Register.ASIDE, Register.ASIDE)
+            self._point(block.attention.out, Register.ASIDE)
         else:
             self._finish(block.attention, own.heads.out)
+
+    def _parts_of_heads(self, own: SelfAttention) -> None:
+        """Note the queries, keys and values that WIDE holds before their norms."""
+        first, width = 0, own.qkv.out_features
+        norms = (None, None, own.v_norm)
+        for name, count, norm in zip("qkv", (own.num_heads, own.num_kv_heads, own.num_kv_heads), norms, strict=True):
+            finish = None if norm is None else partial(_normed_heads, norm)
+            self._point(f"attn.hook_{name}", Register.WIDE, (count, own.head_dim), first, width, finish=finish)
+            first += count * own.head_dim
 
     def _convolve(self, residual: Residual[Any], own: ShortConvolution) -> None:
         self._multiply(own.into, self._before(residual), Register.WIDE)
         self.steps.append(Convolve(len(self.layers) - 1, own.convolution.taps, own.convolution.bias))
+        channels = own.out.in_features
+        self._point("conv.hook_in", Register.WIDE, (channels,), 2 * channels, 3 * channels)  # C++ keeps B * x there
+        self._point("conv.hook_out", Register.MIXED, (channels,))
         self._finish(residual, own.out)
 
     def _attend_across(self, residual: Residual[CrossAttention], key_range: int) -> None:
         own, rule = residual.f, residual.f.heads.rule
         self._multiply(own.q, self._before(residual), Register.WIDE)
+        shape = own.q.out_features // own.head_dim, own.head_dim
+        for name in ("cross_attn.hook_q", "cross_attn.hook_rot_q"):
+            self._point(name, Register.WIDE, shape)
         self.steps.append(EnterQueries())
         attend = Attend(len(self.layers) - 1, rule.scale, rule.softcap, rule.bias, rule.sinks, key_range, is_cross=True)
         self.steps.append(attend)
+        self._point("cross_attn.hook_z", Register.MIXED, shape)
         self._finish(residual, own.heads.out)
 
     def _inside(self, mlp: Mlp, source: Register) -> Register:
@@ -201,7 +250,10 @@ class _Program:
                 self._multiply(experts.shared_gate, Register.NORMED, Register.MIXED)
                 self.steps.append(GateAside())
         self._multiply(experts.router, Register.NORMED, Register.WIDE)
-        own = experts.experts
+        own, count = experts.experts, (len(experts.experts),)
+        self._point("mlp.hook_router_logits", Register.WIDE, count)
+        self._point("mlp.hook_expert_weights", Register.WIDE, count, finish=lambda x, _: experts.probabilities(x))
+        self._point("mlp.hook_expert_indices", Register.WIDE, count, finish=partial(_chosen, experts))
         self.steps.append(ChooseExperts(len(own), experts.num_chosen, experts.normalized))
         self.num_experts, self.num_chosen = len(own), experts.num_chosen
         self._multiply_all([each.up for each in own], Register.GIVEN, Register.GIVEN_WIDE)
@@ -216,7 +268,7 @@ class _Program:
 
     def _before(self, residual: Residual[Any]) -> Register:
         """Add the norm before a sublayer, and return the register of the sublayer's input."""
-        self._norm(residual.before, Register.STREAM, Register.NORMED)
+        self._norm(residual.before, residual.norm, Register.STREAM, Register.NORMED)
         return Register.STREAM if residual.before is None else Register.NORMED
 
     def _finish(
@@ -231,15 +283,44 @@ class _Program:
         """Add the steps after the output of a sublayer, which is in NORMED. addition: the step that adds it to the
         stream, or None if the last product does.
         """
-        self._norm(residual.after, Register.NORMED, Register.NORMED)
+        self._norm(residual.after, residual.second_norm, Register.NORMED, Register.NORMED)
+        joined = isinstance(addition, JoinRows)  # NORMED is the addend before the step, else after it
+        if joined:
+            self._point(residual.out, Register.NORMED)
         self.steps += [] if addition is None else [addition]
-        self._norm(residual.of_sum, Register.STREAM, Register.STREAM)
+        if not joined:
+            self._point(residual.out, Register.NORMED)
+        self._norm(residual.of_sum, residual.norm, Register.STREAM, Register.STREAM)
         if residual.stream_scale is not None:
             self.steps.append(ScaleRows(float(residual.stream_scale)))
+        self._point(residual.stream, Register.STREAM)
 
-    def _norm(self, norm: Norm | None, source: Register, target: Register) -> None:
-        if (weights := _weights(norm)) is not None:
-            self.steps.append(NormRows(weights, source, target))
+    def _norm(self, norm: Norm | None, name: str, source: Register, target: Register) -> None:
+        """Add a norm with its points. name: their prefix."""
+        if norm is None:
+            return
+        self._point(f"{name}.hook_scale", source, finish=lambda x, _: norm.scale(x))
+        self._point(f"{name}.hook_normalized", source, finish=lambda x, _: norm.normalized(x))
+        self.steps.append(NormRows(_weights(norm), source, target))
+        self._point(f"{name}.hook_out", target)
+
+    def _kept(self, *names: str) -> None:
+        self.points[-1].update({name: Place(len(self.steps)) for name in names})
+
+    def _point(
+        self,
+        name: str,
+        register: Register,
+        shape: tuple[int, ...] | None = None,
+        first: int = 0,
+        row_width: int | None = None,
+        *,
+        finish: Finish | None = None,
+    ) -> None:
+        """Note the place of a point after the last step. shape: by default [d]."""
+        shape = (self.width,) if shape is None else shape
+        width = math.prod(shape) if row_width is None else row_width
+        self.points[-1][name] = Place(len(self.steps), register, width, first, shape, finish)
 
     def _multiply(self, linear: Linear, source: Register, target: Register, adds: float | None = None) -> None:
         self.steps.append(Multiply(_product(linear), source, target, linear.activation, adds))
@@ -254,7 +335,7 @@ class DecodeStep:
         self._blocks = blocks
         attentions = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
         self._windows = list(dict.fromkeys(attention.window for attention in attentions))
-        self._program = program = _Program()
+        self._program = program = _Program(attentions[0].qkv.in_features)
         for block, rope in zip(blocks, ropes, strict=True):
             program.add(block, rope, self._windows)
         program.end(final_norm)
@@ -285,6 +366,15 @@ class DecodeStep:
         heads = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
         shapes = {(each.num_heads, each.num_kv_heads, each.head_dim) for each in heads}
         return cls(blocks, final_norm, ropes) if len(shapes) == 1 else None
+
+    def steps_of(self, layer: int) -> tuple[Sequence[Step], Sequence[Sequence[str]]]:
+        """Return the steps of a layer, or after the last layer, and the points that can be read after each step."""
+        program = self._program
+        first, end = ([*program.layers, len(program.steps)][layer + n] for n in (0, 1))
+        points: list[list[str]] = [[] for _ in program.steps[first:end]]
+        for name, place in program.points[layer].items():
+            points[max(0, place.step - 1 - first)].append(name)
+        return program.steps[first:end], points
 
     def can_run(self, batch: Batch, hooks: Hooks | None, adapted: AdaptedRows | None = None) -> bool:
         """Return whether the batch has few rows with few keys, which all need all layers, whether hooks read at most

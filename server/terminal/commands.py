@@ -23,6 +23,8 @@ OF_THE_MODEL = (
     *_OF_THE_HUB, "chat_template", "dtype", "quantize", "device", "threads", "max_model_len", "kv_cache_memory",
 )  # fmt: skip
 """Settings of the commands that load a model."""
+OF_THE_PROGRAM = (*_OF_THE_HUB, "dtype", "quantize", "device")
+"""Settings of `lightwell program`."""
 
 
 def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser]) -> None:
@@ -34,8 +36,8 @@ def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser])
         parser = add(result, name, help=text, description=f"{text[0].upper()}{text[1:]} (docs/terminal.md).")
         if name in ("chat", "run"):
             _add_answers(parser)
-        elif name == "pull":
-            add_flags(parser, _OF_THE_HUB)
+        elif name in ("pull", "program"):
+            add_flags(parser, _OF_THE_HUB if name == "pull" else OF_THE_PROGRAM)
         return parser.add_argument
 
     option = command("chat", _chat, "talk to a model in the terminal")
@@ -47,6 +49,8 @@ def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser])
     option("model", metavar="MODEL", help="hub id such as org/name")
     option = command("list", _list, "list the models of this machine")
     option("--json", action="store_true", help="write JSON")
+    option = command("program", _program, "print the steps of a model's network, and the executor of each")
+    option("model", nargs="?", default="smollm2", metavar="MODEL", help=f"{MODEL_HELP} (smollm2)")
     option = command("bench", _bench, "measure the speed of a server with an OpenAI-compatible API")
     option("url", metavar="URL", help="address of the server, such as http://127.0.0.1:8000")
     option("--model", metavar="NAME", help="name of the model on the server (its first)")
@@ -130,6 +134,13 @@ def _list(arguments: argparse.Namespace) -> str:
 
     found = models.local_models()
     return json.dumps(found, indent=2) if arguments.json else models.as_table(found)
+
+
+def _program(arguments: argparse.Namespace) -> str:
+    from lightwell.server.terminal.program import program_of
+
+    flags = {name: cast("str | None", getattr(arguments, name)) for name in OF_THE_PROGRAM}
+    return program_of(arguments.model, {name: value for name, value in flags.items() if value is not None})
 
 
 def _bench(arguments: argparse.Namespace) -> str:

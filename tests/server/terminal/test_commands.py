@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -197,3 +198,15 @@ def test_the_completion_of_bash_completes(capsys: pytest.CaptureFixture[str]) ->
     ask = "COMP_WORDS=(lightwell serve --dt); COMP_CWORD=2; _shtab_lightwell lightwell --dt serve; echo ${COMPREPLY[@]}"
     told = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
     assert told.stdout == "--dtype\n"
+
+
+def test_program_prints_each_step_with_its_executor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["program", "fables"]) == 0
+    layers, last, head = (part.splitlines() for part in capsys.readouterr().out.strip().split("\n\n"))
+    assert re.fullmatch(r"decoder, layers 0-\d+", layers[0])
+    assert re.match(r"  NormRows +stream -> normed, norm \[\d+\] +\S+ KiB +cpu +hook_resid_pre ln1", layers[1])
+    assert re.search(r"Multiply +normed -> wide, \[\d+, \d+\] .* attn.hook_q attn.hook_k attn.hook_v", layers[2])
+    assert (last[0], head[0]) == ("decoder, after the layers", "head")
+    assert main(["program", "fables", "--dtype", "float16"]) == 0
+    executors = {line.split()[-1] for line in capsys.readouterr().out.splitlines() if "KiB" in line}
+    assert executors == {"torch"}
