@@ -103,6 +103,13 @@ class KeyRange:
         arrays = self.positions_array, self.first_array, self.last_array
         return VisibleKeys(self.tables_array, *arrays, self.block_size)
 
+    def of_first(self, num_rows: int) -> VisibleKeys:
+        """Return the same of the first rows."""
+        if num_rows == len(self.positions_array):
+            return self.seen
+        arrays = self.positions_array, self.first_array, self.last_array
+        return VisibleKeys(self.tables_array, *(each[:num_rows] for each in arrays), self.block_size)
+
     @property
     def longest(self) -> int:
         """Return the number of keys of the longest span."""

@@ -88,14 +88,14 @@ def attend_with_hooks(attention: Attention, attended: Attended, batch: Batch, la
     """Run a batch's attention with a layer's hooks, and return z [T, H, D] with their changes."""
     arguments = attended.q, attended.cache, batch, attended.key_range, attended.rule
     if isinstance(attention, NativeAttention) and not layer_hooks.attention_changes:
-        written, table = _written_patterns(attended, batch, layer_hooks)
+        written, table = written_patterns(attended, batch, layer_hooks)
         if written:
             z = attention.attend(*arguments, table)
             return apply_hooks(attended, z, layer_hooks, written)
     return apply_hooks(attended, attention.attend(*arguments), layer_hooks)
 
 
-def _written_patterns(
+def written_patterns(
     attended: Attended, batch: Batch, layer_hooks: LayerHooks
 ) -> tuple[list[AttentionTap], PatternOutput]:
     """Return the taps with patterns that one layer's attention writes itself, and the table of their addresses. The

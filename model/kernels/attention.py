@@ -119,10 +119,11 @@ class VisibleKeys:
 class AttentionItems:
     """The pieces of work that threads share, checked once for all layers. The array must not change."""
 
-    def __init__(self, items: np.ndarray) -> None:
+    def __init__(self, items: np.ndarray, lists: Sequence[int] | None = None) -> None:
         """Check and keep items [n, 5] int32: (sequence, first row, rows, first key head, key heads).
 
         Each item has a few rows of one sequence and some of the heads. Threads take equal shares of them, in order.
+        lists: the first item of each of several lists that are shared separately, and n; only for `Decoder`.
         """
         self.array = _array("items", items, np.int32, 2)
         if items.shape[1] != 5:
@@ -133,6 +134,15 @@ class AttentionItems:
         self.sizes = tuple(int(each.max(initial=0)) for each in sizes)
         """The least numbers of sequences, rows and key heads of a step with these items."""
         self.address = items.ctypes.data
+        self.lists = np.array([0, len(items)] if lists is None else lists, np.int64)
+
+    @classmethod
+    def joined(cls, lists: "Sequence[AttentionItems]") -> "AttentionItems":
+        """Return several lists as one."""
+        if len(lists) == 1:
+            return lists[0]
+        ends = np.cumsum([len(each.array) for each in lists]).tolist()
+        return cls(np.concatenate([each.array for each in lists]), [0, *ends])
 
 
 def attend(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightwell.model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
+from lightwell.model.kernels.attention import AttentionArguments, AttentionItems, PatternOutput, VisibleKeys
 from lightwell.model.kernels.checks import SUFFIXES, check_axes, check_tensor
 from lightwell.model.kernels.library import fields, kernels
 from lightwell.model.kernels.products import BLOCK, BlockedWeight
@@ -30,7 +30,7 @@ from lightwell.model.kernels.program.steps import (
     Register,
     Step,
 )
-from lightwell.model.kernels.program.translation import CProduct, CStep, c_product, translate
+from lightwell.model.kernels.program.translation import TAKE, CProduct, CStep, c_product, translate
 
 _FLOAT32 = (torch.float32,)
 
@@ -50,7 +50,13 @@ class CAdaptedRows(ctypes.Structure):
 class CMemory(ctypes.Structure):
     """`LayerMemory` of decoder.h."""
 
-    _fields_ = fields("p", "keys", "values", "queries", "inputs")
+    _fields_ = fields("p", "keys", "values", "queries", "patterns", "inputs")
+
+
+class CTaken(ctypes.Structure):
+    """`Taken` of decoder.h."""
+
+    _fields_ = (*fields("p", "rows", "memory"), *fields("l", "num_rows", "source", "row_width", "first", "width"))
 
 
 class CSpan(ctypes.Structure):
@@ -63,8 +69,8 @@ class CRows(ctypes.Structure):
     """`Rows` of decoder.h."""
 
     _fields_ = (
-        *fields("p", "key_ranges", "items", "slots", "alone", "memory", "spans", "out", "adapted"),
-        *fields("l", "num_items", "num_rows", "width", "num_adapted", "max_rank", "num_spans"),
+        *fields("p", "key_ranges", "items", "lists", "slots", "alone", "memory", "spans", "out", "adapted"),
+        *fields("l", "num_lists", "num_rows", "width", "num_adapted", "max_rank", "num_spans"),
     )
 
 
@@ -76,6 +82,31 @@ class Change:
     """The product's inputs to the adapter's rank."""
     up: Product
     """The adapter's rank to the product's outputs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Numbers that a program copies between two steps."""
+
+    step: int
+    """The number of steps before it."""
+    register: Register
+    """A register of rows, up to OUT."""
+    first: int
+    """The first column."""
+    rows: Tensor
+    """[n] int64"""
+    numbers: Tensor
+    """Room for the numbers, [n, columns], of the stream's dtype."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """Room for numbers of a layer's attention."""
+
+    queries: Tensor
+    """[R, H, D] float32"""
+    patterns: PatternOutput | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +252,9 @@ class Decoder:
         self._num_positions = min((len(each[0]) for each in tables if each is not None), default=None)
         self._reaches = [(step.key_range, (step.bias.shape[1] + 1) // 2) for step in attends if step.bias is not None]
         shape = num_heads, num_key_heads, head_dim
-        self._array, self._starts, self._kept = translate(self._steps, dtype=dtype, width=width, heads=shape)
+        self._array, self._starts, self._widths, self._kept = translate(
+            self._steps, dtype=dtype, width=width, heads=shape
+        )
 
     def run(
         self,
@@ -231,14 +264,15 @@ class Decoder:
         *,
         first: int = 0,
         end: int | None = None,
-        queries: Mapping[int, Tensor] | None = None,
+        kept: Mapping[int, Kept] | None = None,
+        taken: Sequence[Taken] = (),
         adapted: Sequence[tuple[slice, AdapterChanges]] = (),
     ) -> Tensor:
         """Run the steps first <= n < end (None: to the last) on x [R, d], in place. Only the stream and the caches are
         kept between two calls.
 
-        Returns the rows of OUT if the last of these steps writes them, else x. queries: room for the queries of some
-        layers, [R, H, D] float32. adapted: rows with adapters, and their changes.
+        Returns the rows of OUT if the last of these steps writes them, else x. kept: room for numbers of some layers'
+        attention. taken: numbers to copy between these steps. adapted: rows with adapters, and their changes.
         """
         num_rows, end = rows.num_rows, len(self._steps) if end is None else end
         check_tensor("x", x, (self.dtype,), (num_rows, self.width))
@@ -246,13 +280,12 @@ class Decoder:
             raise ValueError(f"steps from {first} to {end} are requested; there are {len(self._steps)}")
         self._check_rows(rows, caches)
         memory = caches.memory
-        if queries:
+        if kept:
             memory = (CMemory * self._num_layers).from_buffer_copy(memory)
-            for n, q in queries.items():
-                if not 0 <= n < self._num_layers:
-                    raise ValueError(f"queries has layer {n}; there are {self._num_layers}")
-                check_tensor(f"queries of layer {n}", q, _FLOAT32, (num_rows, self.num_heads, self.head_dim))
-                memory[n].queries = q.data_ptr()
+            for n, own in kept.items():
+                self._check_kept(n, own, rows)
+                memory[n].queries = own.queries.data_ptr()
+                memory[n].patterns = None if own.patterns is None else own.patterns.address
         last = self._steps[end - 1] if end > first else None
         out = torch.empty_like(x) if isinstance(last, NormRows) and last.target == Register.OUT else x
         key_ranges = self._ranges(rows)
@@ -260,6 +293,7 @@ class Decoder:
         given = CRows(
             key_ranges=ctypes.addressof(key_ranges),
             items=rows.items.address,
+            lists=rows.items.lists.ctypes.data,
             slots=rows.slots.ctypes.data,
             alone=rows.alone.ctypes.data,
             memory=ctypes.addressof(memory),
@@ -268,16 +302,55 @@ class Decoder:
             adapted=ctypes.addressof(adapters),
             num_adapted=len(adapters),
             max_rank=max((changes.max_rank for _, changes in adapted), default=0),
-            num_items=len(rows.items.array),
+            num_lists=len(rows.items.lists) - 1,
             num_spans=len(rows.spans),
             num_rows=num_rows,
             width=self.width,
         )
         start, stop = self._starts[first], self._starts[end]
-        steps = ctypes.addressof(self._array) + start * ctypes.sizeof(CStep)
-        arguments = steps, stop - start, ctypes.addressof(given), x.data_ptr()
+        steps, num_steps = ctypes.addressof(self._array) + start * ctypes.sizeof(CStep), stop - start
+        if taken:
+            array, _kept = self._with_taken(taken, first, end, num_rows)
+            steps, num_steps = ctypes.addressof(array), len(array)
+        arguments = steps, num_steps, ctypes.addressof(given), x.data_ptr()
         kernels().call(f"run_decoder_{SUFFIXES[self.dtype]}", "plpp", *arguments)
         return out
+
+    def _check_kept(self, layer: int, kept: Kept, rows: DecoderRows) -> None:
+        if not 0 <= layer < self._num_layers:
+            raise ValueError(f"kept has layer {layer}; there are {self._num_layers}")
+        shape = rows.num_rows, self.num_heads, self.head_dim
+        check_tensor(f"queries of layer {layer}", kept.queries, _FLOAT32, shape)
+        sizes = len(rows.key_ranges[0].tables), self.num_heads
+        if kept.patterns is not None and kept.patterns.shape != sizes:
+            raise ValueError(f"patterns are for {kept.patterns.shape} spans and heads; there are {sizes}")
+
+    def _with_taken(self, taken: Sequence[Taken], first: int, end: int, num_rows: int) -> tuple[Any, object]:
+        """Return the translated steps first <= n < end with copies of numbers between them, and an object that must be
+        kept as long as they run.
+        """
+        by_step: dict[int, list[CTaken]] = {}
+        for each in taken:
+            name, width = f"numbers of {each.register.name} before step {each.step}", each.numbers.shape[1]
+            row_width = self._widths[each.step].get(each.register, 0) if first <= each.step <= end else 0
+            if each.register > Register.OUT or not 0 <= each.first <= row_width - width:
+                raise ValueError(f"{name} are columns {each.first} to {each.first + width}; a row has {row_width}")
+            check_tensor(name, each.numbers, (self.dtype,), (len(each.rows), width))
+            check_tensor(f"rows of {name}", each.rows, (torch.int64,), (len(each.rows),))
+            if len(each.rows) and not 0 <= int(each.rows.min()) <= int(each.rows.max()) < num_rows:
+                raise ValueError(f"{name} are of rows {each.rows.tolist()}; there are {num_rows}")
+            places = (each.rows.data_ptr(), each.numbers.data_ptr())
+            found = CTaken(*places, len(each.rows), each.register, row_width, each.first, width)
+            by_step.setdefault(each.step, []).append(found)
+        parts, kept, start = list[CStep](), list[object](), self._starts[first]
+        for step in sorted(by_step):
+            stop = self._starts[step]
+            array = (CTaken * len(by_step[step]))(*by_step[step])
+            kept.append(array)
+            parts += [*self._array[start:stop], CStep(op=TAKE, taken=ctypes.addressof(array), num_taken=len(array))]
+            start = stop
+        parts += self._array[start : self._starts[end]]
+        return (CStep * len(parts))(*parts), kept
 
     def changes(self, products: Sequence[Change | None]) -> AdapterChanges:
         """Return an adapter's changes for `run`: one for each product of the program, or None. Raises ValueError for a

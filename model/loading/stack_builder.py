@@ -106,7 +106,7 @@ class StackBuilder:
             blocks=blocks,
             ropes=ropes,
             final_norm=final_norm,
-            decode_step=DecodeStep.of(blocks, final_norm, ropes) if config.causal and self.shares is None else None,
+            decode_step=DecodeStep.of(blocks, final_norm, ropes) if self.shares is None and not self.is_whole else None,
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
             triton_step=triton_step,
             stream_ends=self._stream_ends(),

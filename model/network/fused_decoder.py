@@ -1,4 +1,4 @@
-"""Runs a step of few rows through all blocks of a decoder in one call, with the same bits as the separate blocks.
+"""Runs the blocks of a decoder in one call, with the same bits as the separate blocks.
 
 The blocks become one program (`model/kernels/program/steps.py`). The products of such a step take
 microseconds each, and the overhead of torch and Python between them takes as long.
@@ -6,7 +6,6 @@ microseconds each, and the overhead of torch and Python between them takes as lo
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -14,13 +13,11 @@ from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lightwell.model.batch import Batch
 from lightwell.model.config import ClampedGate
-from lightwell.model.hooks.attention_hooks import Attended, deliver_rows
-from lightwell.model.hooks.hooks import Hooks
+from lightwell.model.hooks.hooks import Hooks, LayerHooks
 from lightwell.model.kernels.attention import AttentionItems
 from lightwell.model.kernels.decoder import AdapterChanges, Change, Decoder, DecoderRows, LayerCaches
 from lightwell.model.kernels.library import num_threads
@@ -54,7 +51,7 @@ from lightwell.model.layers.mlp import Mlp
 from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
 from lightwell.model.layers.rope import Rope, rotary_rows
 from lightwell.model.network.block import Block, Residual
-from lightwell.model.network.program_points import Finish, Place
+from lightwell.model.network.program_points import Finish, Place, ProgramReads
 from lightwell.model.network.recurrences import ShortConvolution
 from lightwell.model.network.sublayers import CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
@@ -63,8 +60,8 @@ _WORK_BETWEEN_CHECKS = 1 << 25
 as 64 weights; adapters do not count.
 """
 
-MOST_ROWS = 256
-"""Largest number of rows of a step. With more rows, the overhead of Python and torch is negligible."""
+_MOST_LISTS = 32
+"""Most lists of attention items of a layer in one call: some tenths of a second."""
 
 
 def _is_supported(block: Block) -> bool:
@@ -136,7 +133,7 @@ def _chosen(experts: Experts, logits: Tensor, _: AdaptedRows | None) -> Tensor:
     return experts.choose(probabilities)[0].to(probabilities.dtype)
 
 
-class _Program:
+class Program:
     """The steps of supported blocks, and their matrices in the order of the products."""
 
     def __init__(self, width: int) -> None:
@@ -202,18 +199,18 @@ class _Program:
 
     def _parts_of_heads(self, own: SelfAttention) -> None:
         """Note the queries, keys and values that WIDE holds before their norms."""
-        first, width = 0, own.qkv.out_features
+        first = 0
         norms = (None, None, own.v_norm)
         for name, count, norm in zip("qkv", (own.num_heads, own.num_kv_heads, own.num_kv_heads), norms, strict=True):
             finish = None if norm is None else partial(_normed_heads, norm)
-            self._point(f"attn.hook_{name}", Register.WIDE, (count, own.head_dim), first, width, finish=finish)
+            self._point(f"attn.hook_{name}", Register.WIDE, (count, own.head_dim), first, finish=finish)
             first += count * own.head_dim
 
     def _convolve(self, residual: Residual[Any], own: ShortConvolution) -> None:
         self._multiply(own.into, self._before(residual), Register.WIDE)
         self.steps.append(Convolve(len(self.layers) - 1, own.convolution.taps, own.convolution.bias))
         channels = own.out.in_features
-        self._point("conv.hook_in", Register.WIDE, (channels,), 2 * channels, 3 * channels)  # C++ keeps B * x there
+        self._point("conv.hook_in", Register.WIDE, (channels,), 2 * channels)  # C++ keeps B * x there
         self._point("conv.hook_out", Register.MIXED, (channels,))
         self._finish(residual, own.out)
 
@@ -313,14 +310,11 @@ class _Program:
         register: Register,
         shape: tuple[int, ...] | None = None,
         first: int = 0,
-        row_width: int | None = None,
         *,
         finish: Finish | None = None,
     ) -> None:
         """Note the place of a point after the last step. shape: by default [d]."""
-        shape = (self.width,) if shape is None else shape
-        width = math.prod(shape) if row_width is None else row_width
-        self.points[-1][name] = Place(len(self.steps), register, width, first, shape, finish)
+        self.points[-1][name] = Place(len(self.steps), register, first, shape or (self.width,), finish)
 
     def _multiply(self, linear: Linear, source: Register, target: Register, adds: float | None = None) -> None:
         self.steps.append(Multiply(_product(linear), source, target, linear.activation, adds))
@@ -335,11 +329,12 @@ class DecodeStep:
         self._blocks = blocks
         attentions = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
         self._windows = list(dict.fromkeys(attention.window for attention in attentions))
-        self._program = program = _Program(attentions[0].qkv.in_features)
+        self.program = program = Program(attentions[0].qkv.in_features)
         for block, rope in zip(blocks, ropes, strict=True):
             program.add(block, rope, self._windows)
         program.end(final_norm)
         first = attentions[0]
+        self._causal = attentions[0].causal
         self._has_states = len(attentions) < len(blocks)
         self._num_heads, self._num_kv_heads, self._head_dim = first.num_heads, first.num_kv_heads, first.head_dim
         self._decoder = Decoder(
@@ -367,34 +362,35 @@ class DecodeStep:
         shapes = {(each.num_heads, each.num_kv_heads, each.head_dim) for each in heads}
         return cls(blocks, final_norm, ropes) if len(shapes) == 1 else None
 
-    def steps_of(self, layer: int) -> tuple[Sequence[Step], Sequence[Sequence[str]]]:
-        """Return the steps of a layer, or after the last layer, and the points that can be read after each step."""
-        program = self._program
-        first, end = ([*program.layers, len(program.steps)][layer + n] for n in (0, 1))
-        points: list[list[str]] = [[] for _ in program.steps[first:end]]
-        for name, place in program.points[layer].items():
-            points[max(0, place.step - 1 - first)].append(name)
-        return program.steps[first:end], points
-
-    def can_run(self, batch: Batch, hooks: Hooks | None, adapted: AdaptedRows | None = None) -> bool:
-        """Return whether the batch has few rows with few keys, which all need all layers, whether hooks read at most
-        attention, and whether adapters change no product with an activation.
+    def end_of_run(self, first: int, batch: Batch, hooks: Hooks | None, adapted: AdaptedRows | None = None) -> int:
+        """Return the end of the layers first <= n < end that one run can replace: all have the same rows, hooks change
+        none of their numbers, and adapters change no product with an activation.
         """
         if adapted is not None and any(
             linear in adapter.changes for _, adapter in adapted.runs for linear in self._activated
         ):
-            return False
-        last = len(self._blocks) - 1
-        if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows or not batch.needs_output_of(last):
-            return False
-        if hooks is not None and (hooks.reads or hooks.changes or hooks.attention_changes):
-            return False
-        if hooks is not None and any(tap.cross for tap in hooks.attention):
-            return False
-        return len(self._items(batch)) == 1
+            return first
+        rows, count = batch.num_rows_at(first), len(self._blocks)
+        if len(self._items(batch, rows)) > _MOST_LISTS:
+            return first
 
-    def _items(self, batch: Batch) -> list[AttentionItems]:
-        return batch.attention_items(batch.num_rows, self._num_kv_heads, num_threads())
+        def has_rows(layer: int) -> bool:
+            return batch.num_rows_at(layer) == rows and batch.needs_output_of(layer)
+
+        end = count if has_rows(count - 1) else next(n for n in range(first, count) if not has_rows(n))
+        if hooks is None:
+            return end
+        own = ((n, hooks.at(n)) for n in range(first, end))
+        return next((n for n, each in own if each is not None and not self._reads_only(n, each)), end)
+
+    def _reads_only(self, layer: int, hooks: LayerHooks) -> bool:
+        """Return whether a layer's hooks read only numbers that the program has."""
+        if hooks.changes or hooks.attention_changes or any(tap.cross for tap in hooks.attention):
+            return False
+        return hooks.reads.keys() <= self.program.points[layer].keys()
+
+    def _items(self, batch: Batch, num_rows: int) -> list[AttentionItems]:
+        return batch.attention_items(num_rows, self._num_kv_heads, num_threads())
 
     def __call__(
         self,
@@ -403,54 +399,68 @@ class DecodeStep:
         caches: Sequence[LayerCache],
         hooks: Hooks | None,
         adapted: AdaptedRows | None = None,
+        layers: tuple[int, int] | None = None,
     ) -> Tensor:
-        """Return the final-normed rows [R, d] of x [R, d], which may be overwritten, and write keys and values to the
-        caches.
+        """Return x [R, d], which may be overwritten, after the layers first <= n < end of `end_of_run` (None: after all
+        layers and the final norm), and write keys and values to the caches.
 
         Exceptions of `batch.check`, between two calls, are passed on; the caches then hold the rows of some layers.
         """
-        x = x.contiguous()
-        key_ranges = [batch.key_range(True, window) for window in self._windows]
-        shape = batch.num_rows, self._num_heads, self._head_dim
-        attends = [n for n, block in enumerate(self._blocks) if isinstance(block.attention.f, SelfAttention)]
-        wanted = {} if hooks is None else {n: own for n in attends if (own := hooks.at(n)) is not None}
-        queries = {n: torch.empty(shape) for n in wanted}
-        counts = np.diff(batch.first_rows)
-        (items,) = self._items(batch)
-        alone = np.repeat(counts == 1, counts)
-        rows = DecoderRows(
-            [each.seen for each in key_ranges],
-            items,
-            batch.slots_array,
-            alone,
-            self._num_kv_heads,
-            rotary_rows(batch),
-            batch.cross_key_range.seen if self._blocks[0].cross is not None else None,
-            self._spans(batch) if self._has_states else (),
-        )
-        memory, num_layers, out = self._memory(caches), len(caches), x
-        changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]
-        work = self._num_weights * (1 + len(x) // 16)
-        work += self._expert_weights * min(self._program.num_experts, len(x) * self._program.num_chosen)
-        work += 64 * int(key_ranges[0].last_array.sum()) * self._num_heads
-        step = max(1, _WORK_BETWEEN_CHECKS // work)
-        for start in range(0, num_layers, step):
+        x = out = x.contiguous()
+        rows, memory = self._rows(batch, len(x)), self._memory(caches)
+        changes = [
+            (slice(run.start, min(run.stop, len(x))), self._changes_of(adapter))
+            for run, adapter in (() if adapted is None else adapted.runs)
+            if run.start < len(x)
+        ]
+        step, (first, end) = self._layers_of_a_call(rows), layers or (0, len(self._blocks))
+        if hooks is not None and end > 1 and caches[0] is caches[1]:  # a layer replaces the keys of the one before
+            step = 1
+        for start in range(first, end, step):
             batch.check()
-            end = min(start + step, num_layers)
-            first, stop = self._program.layers[start], None if end == num_layers else self._program.layers[end]
-            out = self._decoder.run(x, rows, memory, first=first, end=stop, queries=queries, adapted=changes)
-        for n, layer_hooks in wanted.items():  # after the kernels have written the keys
-            attention = self._blocks[n].self_attention
-            heads, key_range = attention.heads, key_ranges[self._windows.index(attention.window)]
-            deliver_rows(
-                Attended(heads.attention, heads.rule, queries[n], caches[n], key_range, False, batch.check), layer_hooks
+            stop = min(start + step, end)
+            blocks = self._blocks[start:stop]
+            reads = ProgramReads.of(blocks, self.program.points[start:stop], x, batch, caches[start:stop], hooks)
+            out = self._decoder.run(
+                x,
+                rows,
+                memory,
+                first=self.program.layers[start],
+                end=self.program.layers[stop] if layers is not None or stop < end else None,
+                kept=reads.kept,
+                taken=reads.taken,
+                adapted=changes,
             )
+            reads.deliver(adapted)
         return out
 
+    def _layers_of_a_call(self, rows: DecoderRows) -> int:
+        work = self._num_weights * (1 + rows.num_rows // 16)
+        work += self._expert_weights * min(self.program.num_experts, rows.num_rows * self.program.num_chosen)
+        work += 64 * int(rows.key_ranges[0].last.sum()) * self._num_heads
+        return max(1, _WORK_BETWEEN_CHECKS // work)
+
+    def _rows(self, batch: Batch, num_rows: int) -> DecoderRows:
+        """Return the first rows of a batch, in whole spans, in the kernels' form."""
+        key_ranges = [batch.key_range(self._causal, window) for window in self._windows]
+        cross = batch.cross_key_range if self._blocks[0].cross is not None else None
+        counts = np.diff(batch.first_rows)
+        return DecoderRows(
+            [each.of_first(num_rows) for each in key_ranges],
+            AttentionItems.joined(self._items(batch, num_rows)),
+            batch.slots_array[:num_rows],
+            np.repeat(counts == 1, counts)[:num_rows],
+            self._num_kv_heads,
+            rotary_rows(batch)[:num_rows],
+            None if cross is None else cross.of_first(num_rows),
+            self._spans(batch, num_rows) if self._has_states else (),
+        )
+
     @staticmethod
-    def _spans(batch: Batch) -> list[tuple[int, int, int, int, bool]]:
+    def _spans(batch: Batch, num_rows: int) -> list[tuple[int, int, int, int, bool]]:
         bounds = pairwise(batch.first_rows)
-        return [(*rows, *span.states, span.start == 0) for rows, span in zip(bounds, batch.spans, strict=True)]
+        spans = zip(bounds, batch.spans, strict=True)
+        return [(*rows, *span.states, span.start == 0) for rows, span in spans if rows[0] < num_rows]
 
     def _memory(self, caches: Sequence[LayerCache]) -> LayerCaches:
         """Return the caches in the kernels' form. A server's steps all use the same caches."""
@@ -465,7 +475,7 @@ class DecodeStep:
         """Return an adapter's changes in the kernels' form, which is kept as long as the adapter."""
         found = self._changes.get(adapter)
         if found is None:
-            changes = [adapter.changes.get(linear) for linear in self._program.linears]
+            changes = [adapter.changes.get(linear) for linear in self.program.linears]
             found = self._changes[adapter] = self._decoder.changes(
                 [None if each is None else Change(_product(each.down), _product(each.up)) for each in changes]
             )

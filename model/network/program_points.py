@@ -3,13 +3,23 @@
 Axes: n rows that a hook reads, R rows, d model width.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Self
 
+import torch
 from torch import Tensor
 
-from lightwell.model.kernels.program import Register
+from lightwell.model.batch import Batch
+from lightwell.model.hooks.attention_hooks import Attended, deliver_rows, written_patterns
+from lightwell.model.hooks.hooks import AttentionTap, Hooks, LayerHooks, Read
+from lightwell.model.kernels.decoder import Kept, Taken
+from lightwell.model.kernels.program.steps import Register
+from lightwell.model.kv_cache import LayerCache
 from lightwell.model.layers.lora import AdaptedRows
+from lightwell.model.network.block import Block
+from lightwell.model.network.sublayers import SelfAttention, keys_at
 
 Finish = Callable[[Tensor, AdaptedRows | None], Tensor]
 """Computes a point [n, ...] from the numbers [n, ...] at its place and the adapters of these rows."""
@@ -23,8 +33,6 @@ class Place:
     """The number of steps before it."""
     register: Register | None = None
     """None for queries, cached keys, scores and patterns, which attention keeps or computes again."""
-    row_width: int = 0
-    """The numbers of a row of the register there."""
     first: int = 0
     """The first column."""
     shape: tuple[int, ...] = ()
@@ -35,3 +43,69 @@ class Place:
 
 Points = Mapping[str, Place]
 """The places of one layer's points, by short name."""
+
+
+class ProgramReads:
+    """The hooks that read numbers of a program's layers: room for the numbers before a call, delivery after it."""
+
+    def __init__(self, batch: Batch, x: Tensor) -> None:
+        """x: the stream [R, d]."""
+        self._batch, self._x = batch, x
+        self.kept: dict[int, Kept] = {}
+        """Room for queries and patterns of layers."""
+        self.taken: list[Taken] = []
+        """Room for the numbers of other points."""
+        self._layers: list[tuple[LayerHooks, Attended | None, list[AttentionTap]]] = []
+        self._reads: list[tuple[Read, Place, Tensor]] = []
+
+    @classmethod
+    def of(
+        cls,
+        blocks: Sequence[Block],
+        points: Sequence[Points],
+        x: Tensor,
+        batch: Batch,
+        caches: Sequence[LayerCache],
+        hooks: Hooks | None,
+    ) -> Self:
+        """Return the reads of the hooks of some blocks, with their points and caches, for the rows x [R, d]."""
+        reads = cls(batch, x)
+        for block, places, cache in () if hooks is None else zip(blocks, points, caches, strict=True):
+            if (own := hooks.at(block.index)) is None:
+                continue
+            attended = None
+            if isinstance(attention := block.attention.f, SelfAttention):
+                key_range = batch.key_range(attention.causal, attention.window)
+                queries = torch.empty(len(x), attention.num_heads, attention.head_dim)
+                rule, rows = attention.heads.rule, attention.heads.attention
+                attended = Attended(rows, rule, queries, cache, key_range, False, batch.check)
+            reads._add(places, own, attended)
+        return reads
+
+    def _add(self, points: Points, hooks: LayerHooks, attended: Attended | None) -> None:
+        """Add a layer's hooks, of its points. attended: its attention, which the call computes, or None."""
+        written: list[AttentionTap] = []
+        if attended is not None and (hooks.attention or "attn.hook_rot_q" in hooks.reads):
+            assert hooks.layer is not None
+            written, table = written_patterns(attended, self._batch, hooks)
+            self.kept[hooks.layer] = Kept(attended.q, table if written else None)
+        self._layers.append((hooks, attended, written))
+        for name, reads in hooks.reads.items():
+            place = points[name]
+            for read in reads if place.register is not None else ():
+                numbers = self._x.new_empty(len(read.rows), *place.shape)
+                rows = torch.tensor(read.rows, dtype=torch.int64)
+                self.taken.append(Taken(place.step, place.register, place.first, rows, numbers.flatten(1)))
+                self._reads.append((read, place, numbers))
+
+    def deliver(self, adapted: AdaptedRows | None) -> None:
+        """Give the numbers to the hooks. adapted: the adapters of the batch's rows."""
+        for read, place, numbers in self._reads:
+            if place.finish is not None:
+                numbers = place.finish(numbers, None if adapted is None else adapted.at(read.rows))
+            read.deliver(numbers if read.heads is None else numbers[:, list(read.heads)])
+        for hooks, attended, written in self._layers:
+            if attended is not None:
+                hooks("attn.hook_rot_q", attended.q)
+                hooks.derive("attn.hook_rot_k", partial(keys_at, self._batch, attended.cache))
+                deliver_rows(attended, hooks, written=written)

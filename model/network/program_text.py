@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from lightwell.model.kernels.products import LaidWeight
-from lightwell.model.kernels.program import NormWeights, Product, Register, Step
+from lightwell.model.kernels.program.steps import NormWeights, Product, Register, Step
 from lightwell.model.layers.dense_weight import DenseWeight
 from lightwell.model.layers.linear import Linear
 from lightwell.model.network.block import Block
+from lightwell.model.network.fused_decoder import Program
 from lightwell.model.network.stack import Stack
 from lightwell.model.network.transformer import Transformer
 
@@ -45,12 +46,21 @@ def _of_stack(stack: Stack) -> Iterator[tuple[str, Sequence[Line]]]:
     step, kind, alike = stack.decode_step, stack.config.kind, dict[tuple[Line, ...], list[int]]()
     name = kind if kind != "encoder-decoder" else "decoder" if stack.config.causal else "encoder"
     for n, block in enumerate(stack.blocks):
-        lines = _of_block(block, stack) if step is None else list(map(_of_step, *step.steps_of(n)))
+        lines = _of_block(block, stack) if step is None else _of_layer(step.program, n)
         alike.setdefault(tuple(lines), []).append(n)
     for steps, layers in alike.items():
         yield f"{name}, {_as_ranges(layers)}", steps
-    if step is not None and (last := list(map(_of_step, *step.steps_of(len(stack.blocks))))):
+    if step is not None and (last := _of_layer(step.program, len(stack.blocks))):
         yield f"{name}, after the layers", last
+
+
+def _of_layer(program: Program, layer: int) -> list[Line]:
+    """Return the steps of a layer, or after the last layer."""
+    first, end = ([*program.layers, len(program.steps)][layer + n] for n in (0, 1))
+    points: list[list[str]] = [[] for _ in program.steps[first:end]]
+    for name, place in program.points[layer].items():
+        points[max(0, place.step - 1 - first)].append(name)
+    return list(map(_of_step, program.steps[first:end], points))
 
 
 def _of_step(step: Step, points: Sequence[str]) -> Line:

@@ -3,7 +3,7 @@
 Axes: T rows of the batch, d model width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from lightwell.model.network.embedding import Embedding
 from lightwell.model.network.fused_decoder import DecodeStep
 from lightwell.model.network.fused_encoder import EncodeStep
 from lightwell.model.network.per_layer import PerLayerInputs
-from lightwell.model.network.sublayers import BlockInputs
+from lightwell.model.network.sublayers import BlockInputs, Streams
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
     from lightwell.model.network.triton_step import TritonStep
@@ -41,7 +41,7 @@ class Stack:
     """The rotary positions of each block, or None; blocks with equal positions share one object."""
     final_norm: Norm | None
     decode_step: DecodeStep | None
-    """All blocks of a decoder in one call, for steps of few rows, or None."""
+    """The blocks as one program, or None."""
     encode_step: EncodeStep | None
     """All blocks of an encoder in one call, or None."""
     triton_step: "TritonStep | None" = None
@@ -65,32 +65,49 @@ class Stack:
                 return self.triton_step(batch, caches, plan)
         outside = None if hooks is None else hooks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
-        if self.decode_step is not None and self.decode_step.can_run(batch, hooks, adapted):
-            return self.decode_step(x[: batch.num_rows], batch, caches, hooks, adapted)
         if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)
+        program, num_layers, first = self.decode_step, len(self.blocks), 0
+        end = 0 if program is None else program.end_of_run(0, batch, hooks, adapted)
+        if program is not None and end == num_layers and outside is None:
+            return program(x[: batch.num_rows_at(0)], batch, caches, hooks, adapted)
+        streams = None if self.stream_ends is None else self.stream_ends.start(x)
+        inputs = self._inputs(batch, x, hooks, adapted, streams)
+        while first < num_layers:
+            x = x[: batch.num_rows_at(first)]
+            if len(x) == 0:
+                return x
+            end = first if program is None else program.end_of_run(first, batch, hooks, adapted)
+            if program is not None and end > first:
+                x, first = program(x, batch, caches, hooks, adapted, (first, end)), end
+                continue
+            batch.check()
+            block, layer_hooks = self.blocks[first], None if hooks is None else hooks.at(first)
+            step = inputs(block, caches[first])
+            if streams is not None:
+                streams.keep(len(x))
+            if not batch.needs_output_of(first):
+                block.write_kv(x, step, layer_hooks)
+                return x[:0]
+            x, first = block(x, step, layer_hooks), first + 1
+        if self.stream_ends is not None and streams is not None:
+            x = self.stream_ends.end(x, streams)
+        return normed(self.final_norm, "ln_final", x, outside)
+
+    def _inputs(
+        self, batch: Batch, x: Tensor, hooks: Hooks | None, adapted: AdaptedRows | None, streams: Streams | None
+    ) -> Callable[[Block, LayerCache], BlockInputs]:
+        """Return a function that returns the other inputs of a block, for the embedded rows x [T, d]."""
         recurrence = self.config.recurrence
         kept = None if recurrence is None else KeptInputs.of(batch, recurrence.kernel_size - 1)
         of_tokens = None if self.per_layer is None else self.per_layer(batch, x)  # [T, L, P]
-        streams = None if self.stream_ends is None else self.stream_ends.start(x)
         projected: dict[int, tuple[Tensor, Tensor]] | None
         projected = {} if hooks is not None and self.config.num_kv_shared_layers else None
         rows_of_tables = torch.from_numpy(rotary_rows(batch)).to(batch.device)
         tables = {rope: None if rope is None else rope.at(rows_of_tables) for rope in set(self.ropes)}
-        for block, rope, cache in zip(self.blocks, self.ropes, caches, strict=True):
-            rows = batch.num_rows_at(block.index)
-            if rows == 0:
-                return x[:0]
-            batch.check()
+
+        def of_block(block: Block, cache: LayerCache) -> BlockInputs:
             own = None if of_tokens is None else of_tokens[:, block.index]
-            step = BlockInputs(batch, cache, tables[rope], adapted, kept, own, streams, projected)
-            if streams is not None:
-                streams.keep(rows)
-            x, layer_hooks = x[:rows], None if hooks is None else hooks.at(block.index)
-            if not batch.needs_output_of(block.index):
-                block.write_kv(x, step, layer_hooks)
-                return x[:0]
-            x = block(x, step, layer_hooks)
-        if self.stream_ends is not None and streams is not None:
-            x = self.stream_ends.end(x, streams)
-        return normed(self.final_norm, "ln_final", x, outside)[:rows]
+            return BlockInputs(batch, cache, tables[self.ropes[block.index]], adapted, kept, own, streams, projected)
+
+        return of_block

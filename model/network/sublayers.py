@@ -165,7 +165,7 @@ class SelfAttention:
         q = write(qkv, step, layer_hooks)
         if layer_hooks is not None:
             q = layer_hooks("attn.hook_rot_q", q)
-            layer_hooks.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
+            layer_hooks.derive("attn.hook_rot_k", lambda rows: keys_at(step.batch, step.cache, rows))
         return q
 
     def _write_own(self, qkv: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
@@ -211,10 +211,10 @@ def _normed(norm: Norm, x: Tensor) -> Tensor:
     return norm(x.reshape(-1, norm.weight.shape[0])).view(x.shape)
 
 
-def _keys_at(step: BlockInputs, rows: Tensor) -> Tensor:
+def keys_at(batch: Batch, cache: LayerCache, rows: Tensor) -> Tensor:
     """Return the cached keys [n, K, D] of batch rows [n]."""
-    slots = torch.from_numpy(step.batch.slots_array)[rows].to(step.cache.keys.device)
-    return step.cache.keys[slots // step.batch.block_size, :, :, slots % step.batch.block_size]
+    slots = torch.from_numpy(batch.slots_array)[rows].to(cache.keys.device)
+    return cache.keys[slots // batch.block_size, :, :, slots % batch.block_size]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

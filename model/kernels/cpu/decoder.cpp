@@ -189,8 +189,31 @@ struct Decoder {
     a.keys = memory.keys, a.values = memory.values, a.out = registers[step.to];
     a.scale = step.score_scale, a.softcap = step.softcap;
     a.bias = step.bias, a.bias_width = step.bias_width, a.sinks = step.sinks;
+    a.pattern_output = step.is_cross ? nullptr : memory.patterns;
     const T* keys = row(step.from, item.first_row, qkv_width()) + a.num_heads * a.dim;
     attend_item<T>(a, item, all.alone[item.first_row] && !step.is_cross ? keys : nullptr);
+  }
+
+  // The items of a piece of ATTEND.
+  Share items_of(long piece) const {
+    for (const int64_t* list = all.lists;; ++list) {
+      const long count = list[1] - list[0], pieces = num_pieces_of(count, num_threads);
+      if (piece >= pieces && list + 1 < all.lists + all.num_lists) {
+        piece -= pieces;
+        continue;
+      }
+      const Share share = piece_of(count, num_threads, piece);
+      return {list[0] + share.begin, list[0] + share.end};
+    }
+  }
+
+  // A piece of a TAKE: a part of the rows of one of them.
+  void copy_taken(const Step& step, long piece) const {
+    const Taken& t = step.taken[piece / num_threads];
+    const long part = piece % num_threads;
+    for (long i = part * t.num_rows / num_threads; i < (part + 1) * t.num_rows / num_threads; ++i)
+      memcpy(static_cast<T*>(t.memory) + i * t.width, row(t.from, t.rows[i], t.row_width) + t.first,
+             t.width * sizeof(T));
   }
 
   // How threads share a product: blocks of columns, and rows where these are too few.
@@ -422,7 +445,12 @@ struct Decoder {
     const Product& p = step.product;
     if (step.op == MULTIPLY) return row_parts_of(p) * num_pieces_of(blocks_of(p), num_threads);
     if (step.op == EXPERTS) return num_pieces_of(blocks_of(p), num_threads);
-    if (step.op == ATTEND) return num_pieces_of(all.num_items, num_threads);
+    if (step.op == ATTEND) {
+      long pieces = 0;
+      for (long n = 0; n < all.num_lists; ++n) pieces += num_pieces_of(all.lists[n + 1] - all.lists[n], num_threads);
+      return pieces;
+    }
+    if (step.op == TAKE) return step.num_taken * num_threads;
     if (step.op == CONVOLVE) return num_pieces_of(all.num_spans, num_threads);
     if (step.op == SORT) return 1;
     if (is_of_pairs(step)) return num_pieces_of(all.num_rows * num_chosen, num_threads);
@@ -459,7 +487,7 @@ struct Decoder {
       }
       case QUERY: return each_row([&](long r) { query_row(step, r); });
       case ATTEND: {
-        const Share items = piece_of(all.num_items, num_threads, piece);
+        const Share items = items_of(piece);
         for (long i = items.begin; i < items.end; ++i) attend(step, all.items[i]);
         return;
       }
@@ -486,6 +514,7 @@ struct Decoder {
       case EXPERTS: return multiply_experts(step, piece);
       case COMBINE: return each_row([&](long r) { combine_row(step, r); });
       case GATE_ASIDE: return each_row([&](long r) { gate_aside_row(r); });
+      case TAKE: return copy_taken(step, piece);
     }
   }
 };

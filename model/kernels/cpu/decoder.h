@@ -50,10 +50,18 @@ enum Register : long { STREAM, NORMED, WIDE, MIXED, ASIDE, OUT, GIVEN, GIVEN_WID
 // EXPERTS   to = activation(products of from, of each pair's expert)
 // COMBINE   NORMED = the sum of a row's pairs in GIVEN times their weights; with `adds`, plus ASIDE
 // GATE_ASIDE  ASIDE *= the sigmoid of MIXED, a number a row
+// TAKE      copies numbers of registers to memory
 // Each intermediate result is rounded to T.
 enum Op : long {
   NORM, MULTIPLY, ENTER, ATTEND, READY, GATE, ADD, JOIN, SCALE, ROUTE, SORT, GIVE, EXPERTS, COMBINE, GATE_ASIDE, QUERY,
-  CONVOLVE
+  CONVOLVE, TAKE
+};
+
+// Some columns of some rows of a register, for hooks.
+struct Taken {
+  const int64_t* rows;  // [num_rows]
+  void* memory;         // [num_rows, width] of T
+  long num_rows, from, row_width, first, width;  // first: the first column
 };
 
 struct Step {
@@ -76,6 +84,8 @@ struct Step {
   long num_kept, channels;
   float score_scale, softcap;  // of ATTEND
   float scale;           // of MULTIPLY with `adds`, ADD and SCALE
+  const Taken* taken;    // [num_taken], of TAKE
+  long num_taken;
 };
 
 // An adapter's summand of a product: up(down(x)), each rounded as a separate product. Without a weight: no summand.
@@ -94,6 +104,7 @@ struct LayerMemory {
   void* keys;      // [block, K, D, B] of T
   void* values;    // [block, K, B, D] of T
   float* queries;  // [R, H, D], kept for hooks on the layer, or null
+  const PatternMap* patterns;  // [sequence, H], or null if no request wants them
   void* inputs;    // [state, num_kept, channels] of T, of a layer with a convolution, oldest first
 };
 
@@ -105,14 +116,15 @@ struct Span {
 
 struct Rows {
   const AttentionArguments* key_ranges;  // without queries, keys, values, out, rule; heads, positions are the same
-  const AttentionItem* items;        // [num_items]: each row and key head once
+  const AttentionItem* items;        // each row and key head once, in lists; threads share each list
+  const int64_t* lists;              // [num_lists + 1]: the first item of each list, and the number of items
   const int64_t* slots;              // [R]: a row's place in the cache, block * B + place in the block
   const uint8_t* alone;              // [R]: 1 where the row is the only one of its sequence, and its last
   const LayerMemory* memory;         // [L]
   const Span* spans;                 // [num_spans]
   void* out;                         // [R, d] of T: the register OUT
   const AdaptedRows* adapted;        // [num_adapted], in order
-  long num_items, num_rows, width;   // R, d
+  long num_lists, num_rows, width;   // R, d
   long num_adapted, max_rank;        // of the adapters' products
   long num_spans;
 };

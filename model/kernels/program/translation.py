@@ -35,7 +35,7 @@ from lightwell.model.kernels.program.steps import (
 _FLOAT32 = (torch.float32,)
 _RMS, _RMS_ONCE, _LAYER = range(3)
 _NORM, _MULTIPLY, _ENTER, _ATTEND, _READY, _GATE, _ADD, _JOIN, _SCALE = range(9)
-_ROUTE, _SORT, _GIVE, _EXPERTS, _COMBINE, _GATE_ASIDE, _QUERY, _CONVOLVE = range(9, 17)
+_ROUTE, _SORT, _GIVE, _EXPERTS, _COMBINE, _GATE_ASIDE, _QUERY, _CONVOLVE, TAKE = range(9, 18)
 """`Op` of decoder.h."""
 
 
@@ -69,20 +69,23 @@ class CStep(ctypes.Structure):
         *fields("p", "taps"),
         *fields("l", "num_kept", "channels"),
         *fields("f", "score_scale", "softcap", "scale"),
+        *fields("p", "taken"),
+        *fields("l", "num_taken"),
     )
 
 
 def translate(
     steps: Sequence[Step], *, dtype: torch.dtype, width: int, heads: tuple[int, int, int]
-) -> tuple["ctypes.Array[CStep]", list[int], object]:
-    """Return the translated steps, the number of translated steps before each step and at the end, and an object that
-    must be kept as long as the steps.
+) -> tuple["ctypes.Array[CStep]", list[int], list[dict[Register, int]], object]:
+    """Return the translated steps; before each step and at the end the number of translated steps and the numbers in a
+    row of each register; and an object that must be kept as long as the steps.
 
     width: d. heads: H, K, D. The step before a product makes its rows ready: the one that writes them, or one that does
     nothing else. Raises ValueError for steps that do not fit.
     """
     translation = _Translation(dtype, width, *heads)
     found, starts, number = list[CStep](), list[int](), 0
+    widths = [{**translation.widths}]
     for step, before in zip(steps, [None, *steps], strict=False):
         starts.append(len(found))
         if isinstance(step, Multiply | MultiplyExperts) and not _writes_rows(before, step.source):
@@ -90,13 +93,14 @@ def translate(
         found += translation.of(step)
         if isinstance(step, Multiply):
             found[-1].number, number = number, number + 1
+        widths.append({**translation.widths})
     array = (CStep * len(found))(*found)
     for n, each in enumerate(found[1:], 1):
         if each.op in (_MULTIPLY, _EXPERTS):
             array[n - 1].next = ctypes.addressof(array) + n * ctypes.sizeof(CStep)
     if any(each.op == _GATE and each.next is None for each in array):
         raise ValueError("GateRows has no product after it; one of its rows is accepted")
-    return array, [*starts, len(found)], translation.kept
+    return array, [*starts, len(found)], widths, translation.kept
 
 
 def c_product(dtype: torch.dtype, name: str, product: Product, num_inputs: int, num_outputs: int) -> CProduct:

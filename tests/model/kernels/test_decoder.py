@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightwell.model.kernels import library
 from lightwell.model.kernels.attention import AttentionItems
-from lightwell.model.kernels.decoder import Decoder, DecoderRows, LayerCaches
+from lightwell.model.kernels.decoder import Decoder, DecoderRows, Kept, LayerCaches
 from lightwell.model.kernels.program.steps import AddRows, Step
 from tests.model.kernels.decoder_world import Kind, World
 from tests.model.kernels.everywhere import assert_same_bits
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="steps from 1 to 0"):
         world.decoder().run(world.x.clone(), world.rows, caches, first=1, end=0)
     with pytest.raises(ValueError, match="queries of layer 0"):
-        world.decoder().run(world.x.clone(), world.rows, caches, queries={0: torch.zeros(1)})
+        world.decoder().run(world.x.clone(), world.rows, caches, kept={0: Kept(torch.zeros(1))})
     fewer = AttentionItems(world.items.array[:-1].copy())
     with pytest.raises(ValueError, match="items have"):
         DecoderRows(world.key_ranges, fewer, world.slots, world.rows.alone, world.num_key_heads)

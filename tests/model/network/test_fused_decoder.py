@@ -1,4 +1,4 @@
-"""A step of few rows in one call, against the same network block by block: hidden states, logits, attention rows."""
+"""A decoder's program against the same network block by block: hidden states, points, attention rows."""
 
 import random
 import re
@@ -14,7 +14,7 @@ from lightwell.model.batch import Batch, Span
 from lightwell.model.checkpoint.folder import PACKAGED
 from lightwell.model.config import ClampedGate, ExpertsConfig, ModelConfig, RopeConfig
 from lightwell.model.hooks.head_pairs import HeadPairs
-from lightwell.model.hooks.hooks import AttentionTap, Hooks, Read
+from lightwell.model.hooks.hooks import AttentionTap, Change, Hooks, Read
 from lightwell.model.kernels import library
 from lightwell.model.kernels.choice import ArithmeticChoice, KernelConfig
 from lightwell.model.kernels.int8_rows import Quantization
@@ -23,14 +23,13 @@ from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.lora import Adapter, LowRank
 from lightwell.model.loading.loader import build_model
 from lightwell.model.network import fused_decoder
-from lightwell.model.network.fused_decoder import MOST_ROWS, DecodeStep
 from lightwell.model.network.stack import Stack
 from lightwell.model.network.transformer import Transformer
 from tests import tiny
 from tests.invariance import num_threads
 from tests.model.kernels.levels import at_level
 from tests.model.random_weights import draw_weights
-from tests.model.watching import BLOCK, CPU, Watched, load, run
+from tests.model.watching import BLOCK, CPU, Watched, load, points, run
 from tests.network import CallingSink
 
 VOCAB_SIZE, CONTEXT = 50, 400
@@ -125,8 +124,8 @@ def draw_network(rng: random.Random, dtype: torch.dtype, quantize: Quantization)
 
 
 def draw_texts(rng: random.Random, chunk: int) -> list[list[int]]:
-    """Draw texts that end with one row in a step, or with several, up to MOST_ROWS together."""
-    count = rng.randint(1, min(6, MOST_ROWS // chunk))
+    """Draw texts that end with one row in a step, or with several."""
+    count = rng.randint(1, 6)
     lengths = [rng.choice([1 + chunk * rng.randint(0, 150 // chunk), rng.randint(1, 150)]) for _ in range(count)]
     return [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
 
@@ -180,13 +179,33 @@ def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
     adapters = [None, *(draw_adapter(rng, model.decoder, dtype) for _ in range(attempt % 3))]
     texts = draw_texts(rng, chunk)
     watched = [Watched(text, kinds=rng.choice(kinds), adapter=rng.choice(adapters)) for text in texts]
-    with at_level(level), num_threads(1 + attempt % 3), torch.inference_mode():
+    with at_level(level), num_threads(1 + attempt % 3):
+        assert_same_bits_block_by_block(model, watch_points(model, watched, rng), chunk, monkeypatch)
+
+
+def watch_points(model: Transformer, watched: list[Watched], rng: random.Random) -> list[Watched]:
+    """Return the sequences, some with reads of points, and some with a changed point."""
+    of_model, found = points(model, "decoder"), []
+    changeable = [(point.name, layer) for point, layer in of_model if point.changeable and point.in_block]
+    for each in watched:
+        reads = [(point.name, layer) for point, layer in of_model if rng.random() < 0.4] if rng.random() < 0.5 else []
+        edits = {rng.choice(changeable): lambda x: 1.5 * x} if rng.random() < 0.2 else {}
+        found.append(replace(each, reads=reads, edits=edits))
+    return found
+
+
+def assert_same_bits_block_by_block(
+    model: Transformer, watched: list[Watched], chunk: int, monkeypatch: pytest.MonkeyPatch, other_chunk: int = 0
+) -> None:
+    with torch.inference_mode():
         found = run(model, watched, chunk=chunk)
         block_by_block(model, monkeypatch)
-        for one, other in zip(found, run(model, watched, chunk=chunk), strict=True):
+        for one, other in zip(found, run(model, watched, chunk=other_chunk or chunk), strict=True):
             assert torch.equal(one.hidden, other.hidden)
-            assert one.attention.keys() == other.attention.keys()
-            assert all(torch.equal(rows, other.attention[at]) for at, rows in one.attention.items())
+            for mine, others in ((one.points, other.points), (one.attention, other.attention)):
+                assert mine.keys() == others.keys()
+                for at, numbers in mine.items():
+                    assert torch.equal(numbers, others[at]), at
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -197,16 +216,14 @@ def test_cross_attention_and_convolutions_have_the_same_bits_in_one_call(
     model = load(tiny.make_variant(family, tmp_path), dtype)
     texts = [text[:60] for text in draw_texts(rng, 20)]
     encoder_tokens = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 9]))] for _ in texts]
-    kinds = ("pattern",) if family == "lfm2" else ()
-    watched = [Watched(text, encoder_tokens=own, kinds=kinds) for text, own in zip(texts, encoder_tokens, strict=True)]
+    watched = [
+        Watched(text, encoder_tokens=own, kinds=rng.choice([(), ("pattern",)]))
+        for text, own in zip(texts, encoder_tokens, strict=True)
+    ]
+    watched = watch_points(model, watched, rng)
     monkeypatch.setattr(fused_decoder, "_WORK_BETWEEN_CHECKS", rng.choice([1, 1 << 25]))
-    with torch.inference_mode(), num_threads(rng.choice([1, 3])):
-        found = run(model, watched, chunk=rng.choice([1, 7, 20]))
-        block_by_block(model, monkeypatch)
-        for one, other in zip(found, run(model, watched, chunk=20), strict=True):
-            assert torch.equal(one.hidden, other.hidden)
-            assert one.attention.keys() == other.attention.keys()
-            assert all(torch.equal(rows, other.attention[at]) for at, rows in one.attention.items())
+    with num_threads(rng.choice([1, 3])):
+        assert_same_bits_block_by_block(model, watched, rng.choice([1, 7, 20]), monkeypatch, 20)
 
 
 @pytest.fixture(scope="module")
@@ -221,28 +238,19 @@ def tokens(config: ModelConfig, num_sequences: int, num_layers: int | None = Non
     return Batch(spans, BLOCK, CPU)
 
 
-def test_few_sequences_without_hooks_are_one_call(default_model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder, config, calls = default_model.decoder, default_model.config, list[Any]()
-    assert decoder is not None
-    step, run_step = decoder.decode_step, DecodeStep.__call__
+def test_a_run_ends_where_rows_end_or_numbers_change(default_model: Transformer) -> None:
+    config, step = default_model.config, default_model.decoder and default_model.decoder.decode_step
     assert step is not None
-    assert step.can_run(tokens(config, MOST_ROWS), None)
-    assert not step.can_run(tokens(config, MOST_ROWS + 1), None)
-    assert not step.can_run(tokens(config, 2, num_layers=2), None)
+    every, two = config.num_layers, tokens(config, 2)
+    assert step.end_of_run(0, tokens(config, 300), None) == every
+    assert [step.end_of_run(n, tokens(config, 2, num_layers=2), None) for n in (0, 2)] == [2, every]
     reading = Hooks(reads=[Read("hook_resid_post", 0, [0], None, lambda x: None)])
-    assert not step.can_run(tokens(config, 2), reading)
-    pairs = HeadPairs.of([(0, 0)], config.num_layers, config.num_heads)
+    pairs = HeadPairs.of([(0, 0)], every, config.num_heads)
     looking = Hooks(attention=[AttentionTap(0, range(1), pairs, "pattern", CallingSink(lambda *piece: None))])
-
-    def counted(*given: Any) -> torch.Tensor:
-        calls.append(given)
-        return run_step(*given)
-
-    monkeypatch.setattr(DecodeStep, "__call__", counted)
-    cache = KVCache(config, 13, BLOCK, torch.float32, CPU)
-    for number, hooks in enumerate((None, looking, reading)):
-        default_model.forward(tokens(config, 2), cache, hooks)
-        assert len(calls) == min(number + 1, 2)
+    changing = Hooks(changes=[Change("hook_resid_post", 1, [0], None, lambda x: x)])
+    assert [step.end_of_run(0, two, hooks) for hooks in (reading, looking)] == [every, every]
+    assert [step.end_of_run(n, two, changing) for n in range(3)] == [1, 1, every]
+    default_model.forward(two, KVCache(config, 13, BLOCK, torch.float32, CPU), looking)
     assert looking.attention_seconds > 0
 
 
