@@ -107,8 +107,8 @@ class KeyRange:
         """Return the same of the first rows."""
         if num_rows == len(self.positions_array):
             return self.seen
-        arrays = self.positions_array, self.first_array, self.last_array
-        return VisibleKeys(self.tables_array, *(each[:num_rows] for each in arrays), self.block_size)
+        positions, first, last = (each[:num_rows] for each in (self.positions_array, self.first_array, self.last_array))
+        return VisibleKeys(self.tables_array, positions, first, last, self.block_size)
 
     @property
     def longest(self) -> int:

@@ -364,7 +364,7 @@ class DecodeStep:
 
     def end_of_run(self, first: int, batch: Batch, hooks: Hooks | None, adapted: AdaptedRows | None = None) -> int:
         """Return the end of the layers first <= n < end that one run can replace: all have the same rows, hooks change
-        none of their numbers, and adapters change no product with an activation.
+        only the stream, and adapters change no product with an activation.
         """
         if adapted is not None and any(
             linear in adapter.changes for _, adapter in adapted.runs for linear in self._activated
@@ -381,13 +381,15 @@ class DecodeStep:
         if hooks is None:
             return end
         own = ((n, hooks.at(n)) for n in range(first, end))
-        return next((n for n, each in own if each is not None and not self._reads_only(n, each)), end)
+        return next((n for n, each in own if each is not None and not self._has_points(n, each)), end)
 
-    def _reads_only(self, layer: int, hooks: LayerHooks) -> bool:
-        """Return whether a layer's hooks read only numbers that the program has."""
-        if hooks.changes or hooks.attention_changes or any(tap.cross for tap in hooks.attention):
+    def _has_points(self, layer: int, hooks: LayerHooks) -> bool:
+        """Return whether a layer's hooks read only numbers that the program has, and change only the stream."""
+        if hooks.attention_changes or any(tap.cross for tap in hooks.attention):
             return False
-        return hooks.reads.keys() <= self.program.points[layer].keys()
+        points = self.program.points[layer]
+        stream = {name for name, each in points.items() if each.register == Register.STREAM and each.finish is None}
+        return hooks.changes.keys() <= stream and hooks.reads.keys() <= points.keys()
 
     def _items(self, batch: Batch, num_rows: int) -> list[AttentionItems]:
         return batch.attention_items(num_rows, self._num_kv_heads, num_threads())
@@ -421,16 +423,15 @@ class DecodeStep:
             stop = min(start + step, end)
             blocks = self._blocks[start:stop]
             reads = ProgramReads.of(blocks, self.program.points[start:stop], x, batch, caches[start:stop], hooks)
-            out = self._decoder.run(
-                x,
-                rows,
-                memory,
-                first=self.program.layers[start],
-                end=self.program.layers[stop] if layers is not None or stop < end else None,
-                kept=reads.kept,
-                taken=reads.taken,
-                adapted=changes,
-            )
+            at, last = self.program.layers[start], self.program.layers[stop] if layers or stop < end else None
+            for cut, before in zip([*reads.cuts, None], [None, *reads.cuts], strict=True):
+                upto, taken = cut.order[0] if cut else last, reads.taken_between(before, cut)
+                out = self._decoder.run(
+                    x, rows, memory, first=at, end=upto, kept=reads.kept, taken=taken, adapted=changes
+                )
+                if cut is not None:
+                    x.copy_(cut.hooks(cut.point, x))
+                    at = cut.order[0]
             reads.deliver(adapted)
         return out
 

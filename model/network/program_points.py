@@ -45,6 +45,19 @@ Points = Mapping[str, Place]
 """The places of one layer's points, by short name."""
 
 
+Order = tuple[int, int, int]
+"""Steps before a point, its layer and its place among the layer's points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A change of the residual stream, between two calls."""
+
+    order: Order
+    point: str
+    hooks: LayerHooks
+
+
 class ProgramReads:
     """The hooks that read numbers of a program's layers: room for the numbers before a call, delivery after it."""
 
@@ -53,8 +66,9 @@ class ProgramReads:
         self._batch, self._x = batch, x
         self.kept: dict[int, Kept] = {}
         """Room for queries and patterns of layers."""
-        self.taken: list[Taken] = []
-        """Room for the numbers of other points."""
+        self.cuts: list[Cut] = []
+        """The changes of the stream, in order."""
+        self._taken: list[tuple[Order, Taken]] = []
         self._layers: list[tuple[LayerHooks, Attended | None, list[AttentionTap]]] = []
         self._reads: list[tuple[Read, Place, Tensor]] = []
 
@@ -70,8 +84,9 @@ class ProgramReads:
     ) -> Self:
         """Return the reads of the hooks of some blocks, with their points and caches, for the rows x [R, d]."""
         reads = cls(batch, x)
-        for block, places, cache in () if hooks is None else zip(blocks, points, caches, strict=True):
-            if (own := hooks.at(block.index)) is None:
+        for block, places, cache in zip(blocks, points, caches, strict=True):
+            own = None if hooks is None else hooks.at(block.index)
+            if own is None:
                 continue
             attended = None
             if isinstance(attention := block.attention.f, SelfAttention):
@@ -90,13 +105,25 @@ class ProgramReads:
             written, table = written_patterns(attended, self._batch, hooks)
             self.kept[hooks.layer] = Kept(attended.q, table if written else None)
         self._layers.append((hooks, attended, written))
-        for name, reads in hooks.reads.items():
-            place = points[name]
-            for read in reads if place.register is not None else ():
+        for number, (name, place) in enumerate(points.items()):
+            order = place.step, hooks.layer or 0, number
+            if name in hooks.changes:
+                self.cuts.append(Cut(order, name, hooks))
+            if name in hooks.changes or place.register is None:
+                continue
+            for read in hooks.reads.get(name, ()):
                 numbers = self._x.new_empty(len(read.rows), *place.shape)
                 rows = torch.tensor(read.rows, dtype=torch.int64)
-                self.taken.append(Taken(place.step, place.register, place.first, rows, numbers.flatten(1)))
+                self._taken.append((order, Taken(place.step, place.register, place.first, rows, numbers.flatten(1))))
                 self._reads.append((read, place, numbers))
+
+    def taken_between(self, after: Cut | None, before: Cut | None) -> list[Taken]:
+        """Return the numbers that are read between two changes."""
+        return [
+            each
+            for order, each in self._taken
+            if (after is None or after.order < order) and (before is None or order < before.order)
+        ]
 
     def deliver(self, adapted: AdaptedRows | None) -> None:
         """Give the numbers to the hooks. adapted: the adapters of the batch's rows."""

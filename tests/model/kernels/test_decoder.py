@@ -9,6 +9,7 @@ Axes: R rows, d width, H query heads, K key heads, D head dimension, B keys to a
 """
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from lightwell.model.kernels import library
 from lightwell.model.kernels.attention import AttentionItems
-from lightwell.model.kernels.decoder import Decoder, DecoderRows, Kept, LayerCaches
-from lightwell.model.kernels.program.steps import AddRows, Step
+from lightwell.model.kernels.decoder import Decoder, DecoderRows, Kept, LayerCaches, Taken
+from lightwell.model.kernels.program.steps import AddRows, Register, Step
 from tests.model.kernels.decoder_world import Kind, World
 from tests.model.kernels.everywhere import assert_same_bits
 from tests.model.kernels.levels import at_level
@@ -97,6 +98,12 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         world.decoder().run(world.x.clone(), world.rows, caches, first=1, end=0)
     with pytest.raises(ValueError, match="queries of layer 0"):
         world.decoder().run(world.x.clone(), world.rows, caches, kept={0: Kept(torch.zeros(1))})
+    taken = Taken(0, Register.STREAM, 1, torch.tensor([0]), torch.zeros(1, world.width))
+    with pytest.raises(ValueError, match=r"numbers of STREAM before step 0 are columns 1 to \d+; a row has \d+"):
+        world.decoder().run(world.x.clone(), world.rows, caches, taken=[taken])
+    taken = replace(taken, first=0, rows=torch.tensor([world.num_rows]))
+    with pytest.raises(ValueError, match=r"numbers of STREAM before step 0 are of rows"):
+        world.decoder().run(world.x.clone(), world.rows, caches, taken=[taken])
     fewer = AttentionItems(world.items.array[:-1].copy())
     with pytest.raises(ValueError, match="items have"):
         DecoderRows(world.key_ranges, fewer, world.slots, world.rows.alone, world.num_key_heads)

@@ -187,9 +187,10 @@ def watch_points(model: Transformer, watched: list[Watched], rng: random.Random)
     """Return the sequences, some with reads of points, and some with a changed point."""
     of_model, found = points(model, "decoder"), []
     changeable = [(point.name, layer) for point, layer in of_model if point.changeable and point.in_block]
+    stream = [(name, layer) for name, layer in changeable if "resid" in name]
     for each in watched:
         reads = [(point.name, layer) for point, layer in of_model if rng.random() < 0.4] if rng.random() < 0.5 else []
-        edits = {rng.choice(changeable): lambda x: 1.5 * x} if rng.random() < 0.2 else {}
+        edits = {rng.choice(own): lambda x: 1.5 * x for own in (changeable, stream) if rng.random() < 0.2}
         found.append(replace(each, reads=reads, edits=edits))
     return found
 
@@ -247,8 +248,10 @@ def test_a_run_ends_where_rows_end_or_numbers_change(default_model: Transformer)
     reading = Hooks(reads=[Read("hook_resid_post", 0, [0], None, lambda x: None)])
     pairs = HeadPairs.of([(0, 0)], every, config.num_heads)
     looking = Hooks(attention=[AttentionTap(0, range(1), pairs, "pattern", CallingSink(lambda *piece: None))])
-    changing = Hooks(changes=[Change("hook_resid_post", 1, [0], None, lambda x: x)])
-    assert [step.end_of_run(0, two, hooks) for hooks in (reading, looking)] == [every, every]
+    steering, changing = (
+        Hooks(changes=[Change(name, 1, [0], None, abs)]) for name in ("hook_resid_mid", "attn.hook_z")
+    )
+    assert [step.end_of_run(0, two, hooks) for hooks in (reading, looking, steering)] == [every] * 3
     assert [step.end_of_run(n, two, changing) for n in range(3)] == [1, 1, every]
     default_model.forward(two, KVCache(config, 13, BLOCK, torch.float32, CPU), looking)
     assert looking.attention_seconds > 0
