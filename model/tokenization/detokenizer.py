@@ -144,6 +144,7 @@ class StopMatcher:
         self._stops = sorted(set(stop_strings), key=len, reverse=True)
         self._borders = [_borders(stop) for stop in self._stops]
         self._matched = [0] * len(self._stops)
+        self._starts = frozenset(stop[0] for stop in self._stops)
         self._include = include
         self._held = ""
         self.stopped_by: str | None = None
@@ -157,7 +158,7 @@ class StopMatcher:
         """
         if self.stopped_by is not None:
             return ""
-        if not self._stops:
+        if not self._held and self._starts.isdisjoint(text):
             return text
         for index, char in enumerate(text):
             stop = self._advance(char)

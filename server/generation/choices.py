@@ -54,15 +54,27 @@ class ChoiceText:
     ) -> None:
         self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens, kept_ids, exact=exact)
         self._stops = StopMatcher(stop_strings, include_stop)
+        self._last_text = ""
+        """The text before the stop string that `take_token` has found."""
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self.num_tokens = 0
         self._end_of_text_ids = end_of_text_ids
 
-    def take_token(self, token_id: int) -> str:
-        """Return the text of a token that ends nothing; the choice has no stop strings."""
+    def take_token(self, token_id: int) -> str | None:
+        """Return the text of a token that came with nothing else; None if a stop string ends in it, and the token must
+        be given to `take`.
+        """
+        text = self._read(self._detokenizer.push(token_id), self.num_tokens + 1)
+        if self._stops.stopped_by is not None:
+            self._last_text = text
+            return None
         self.num_tokens += 1
-        return self._detokenizer.push(token_id)
+        return text
+
+    def _read(self, raw: str, num_tokens: int) -> str:
+        """Return the text that becomes final with `raw`, the text of the last of so many tokens."""
+        return self._stops.push(raw, may_stop=num_tokens > self._min_tokens)
 
     def take(self, output: RequestOutput) -> Piece:
         """Return the piece that an output adds; its finish_reason is set when the choice is over."""
@@ -74,10 +86,12 @@ class ChoiceText:
             shows_token = shows_token and self._include_stop
             if output.stop_token_id not in self._end_of_text_ids:
                 stop_reason = output.stop_token_id
-        raw = self._detokenizer.push(output.token_id) if shows_token and output.token_id is not None else ""
-        if finish_reason is not None:
-            raw += self._detokenizer.flush()
-        text = self._stops.push(raw, may_stop=self.num_tokens > self._min_tokens)
+        text = self._last_text
+        if self._stops.stopped_by is None:
+            raw = self._detokenizer.push(output.token_id) if shows_token and output.token_id is not None else ""
+            if finish_reason is not None:
+                raw += self._detokenizer.flush()
+            text = self._read(raw, self.num_tokens)
         if self._stops.stopped_by is not None:
             finish_reason, stop_reason = "stop", self._stops.stopped_by
         elif finish_reason is not None:
@@ -141,15 +155,15 @@ class Run:
 
     def write_tokens(self, writer: BodyWriter, event: TokenEvent) -> None:
         """Write tokens that come with nothing else as soon as they come, bypassing the iteration: apart from the
-        network, a token costs mostly the tasks that wake for it. This is for choices without stop strings.
+        network, a token costs mostly the tasks that wake for it.
         """
 
         def write(token_id: int) -> bool:
-            if not writer.is_ready:
+            if not writer.is_ready or (text := self.text.take_token(token_id)) is None:
                 return False
             self._see_token()
             self.num_written += 1
-            if written := event.of(self.text.take_token(token_id)):
+            if written := event.of(text):
                 writer.write(written)
             return True
 
@@ -157,13 +171,14 @@ class Run:
 
     def gather_tokens(self, add: Callable[[Piece], None]) -> None:
         """Hand on tokens that come with nothing else as soon as they come, bypassing the iteration, as `write_tokens`
-        does. The order is kept if `add` also gets each piece of the iteration at once. This is for choices without
-        stop strings.
+        does. The order is kept if `add` also gets each piece of the iteration at once.
         """
 
         def take(token_id: int) -> bool:
+            if (text := self.text.take_token(token_id)) is None:
+                return False
             self._see_token()
-            add(Piece(text=self.text.take_token(token_id), token_ids=(token_id,)))
+            add(Piece(text=text, token_ids=(token_id,)))
             return True
 
         self.handle.on_token = take

@@ -97,7 +97,7 @@ class Conversation:
         self, chunk: Callable[[str], dict[str, Any]], name: str | None = None
     ) -> Callable[[BodyWriter], None] | None:
         """Return `server.generation.submission.token_writer`'s way past the pieces, or None where there is none."""
-        return token_writer(self.started, self.request, chunk, name) if self.is_plain else None
+        return token_writer(self.started, chunk, name) if self.is_plain else None
 
     async def pieces(self) -> AsyncIterator[ChatPiece]:
         """Yield the pieces of every choice until its end. Raises the engine's ApiError."""
@@ -126,7 +126,7 @@ class Conversation:
         """Return all choices, whole, in their order. Raises the engine's ApiError."""
         found: dict[int, list[ChatPiece]] = {run.index: [] for run in self.started.runs}
         (first, *others) = self.started.runs
-        if self.is_plain and not others and not self.request.stop:
+        if self.is_plain and not others:
 
             def add(piece: Piece) -> None:
                 self._num_read += len(piece.token_ids)

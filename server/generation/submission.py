@@ -244,14 +244,14 @@ async def _from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived
 
 
 def token_writer(
-    started: Started, request: TextRequest, chunk: Callable[[str], dict[str, Any]], name: str | None = None
+    started: Started, chunk: Callable[[str], dict[str, Any]], name: str | None = None
 ) -> Callable[[BodyWriter], None] | None:
     """Return what `EventStream` calls when each token of the only choice brings text and nothing else, or None: it
     writes `chunk` of the text, as JSON, in events of this name.
 
     A token with log-probabilities brings more than text.
     """
-    if len(started.runs) > 1 or started.rows is not None or request.stop:
+    if len(started.runs) > 1 or started.rows is not None:
         return None
     return partial(started.runs[0].write_tokens, event=TokenEvent(chunk(TokenEvent.TEXT), name))
 
@@ -269,7 +269,7 @@ class Collected:
     stop_reason: str | int | None = None
 
 
-async def collect(started: Started, request: TextRequest) -> list[Collected]:
+async def collect(started: Started) -> list[Collected]:
     """Collect every choice to its end, and return them in order. Whatever happens, none is left running."""
 
     async def whole(run: Run) -> Collected:
@@ -285,8 +285,7 @@ async def collect(started: Started, request: TextRequest) -> list[Collected]:
                 choice.tensors.append(piece.tensors)
             choice.finish_reason, choice.stop_reason = piece.finish_reason, piece.stop_reason
 
-        if not request.stop:
-            run.gather_tokens(add)
+        run.gather_tokens(add)
         async for piece in run.pieces():
             add(piece)
         choice.text = "".join(texts)

@@ -47,9 +47,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         writer = _CompletionWriter(model, body, jobs, started)
         direct = None
         if writer.may_write_tokens:
-            direct = token_writer(
-                started, asked, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))])
-            )
+            direct = token_writer(started, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
         return EventStream(_events(writer, arrivals), started.close, direct)
 
 
@@ -70,7 +68,7 @@ def _asked(body: CompletionRequest) -> PromptRequest:
 
 async def _whole(model: ServedModel, body: CompletionRequest, asked: PromptRequest, jobs: list[Job]) -> Response:
     started = await start(model, asked, jobs)
-    choices = await collect(started, asked)
+    choices = await collect(started)
     writer = _CompletionWriter(model, body, jobs, started)
     answer = writer.head(writer.CHUNK)
     each = zip(started.runs, choices, strict=True)
