@@ -88,7 +88,9 @@ def attend_with_hooks(attention: Attention, attended: Attended, batch: Batch, la
     """Run a batch's attention with a layer's hooks, and return z [T, H, D] with their changes."""
     arguments = attended.q, attended.cache, batch, attended.key_range, attended.rule
     if isinstance(attention, NativeAttention) and not layer_hooks.attention_changes:
-        written, table = written_patterns(attended, batch, layer_hooks)
+        assert layer_hooks.layer is not None
+        layers = range(layer_hooks.layer, layer_hooks.layer + 1)
+        written, table = written_patterns(layer_hooks.attention, batch, attended.key_range, attended.q.shape[1], layers)
         if written:
             z = attention.attend(*arguments, table)
             return apply_hooks(attended, z, layer_hooks, written)
@@ -96,25 +98,27 @@ def attend_with_hooks(attention: Attention, attended: Attended, batch: Batch, la
 
 
 def written_patterns(
-    attended: Attended, batch: Batch, layer_hooks: LayerHooks
+    taps: Sequence[AttentionTap], batch: Batch, key_range: KeyRange, num_heads: int, layers: range
 ) -> tuple[list[AttentionTap], PatternOutput]:
-    """Return the taps with patterns that one layer's attention writes itself, and the table of their addresses. The
-    taps' sinks own the memory.
+    """Return the taps with patterns that the attention of some layers, with these keys, writes itself, and the table of
+    their addresses. The taps' sinks own the memory.
     """
-    assert layer_hooks.layer is not None
-    taps: list[AttentionTap] = []
-    table = PatternOutput(len(batch.spans), attended.q.shape[1])
-    for tap in layer_hooks.attention:
-        if tap.cross != attended.cross or tap.kind != "pattern" or table.has(tap.span):
+    found: list[AttentionTap] = []
+    table = PatternOutput(len(batch.spans), num_heads, len(layers))
+    for tap in taps:
+        if tap.cross != key_range.is_cross or tap.kind != "pattern" or table.has(tap.span):
             continue
         every_row = range(batch.first_rows[tap.span], batch.first_rows[tap.span + 1])
         if list(tap.rows) != list(every_row):
             continue
-        room = tap.sink.room(layer_hooks.layer, attended.key_range.num_keys(tap.span))
+        numbers = tap.pairs.numbers - layers.start * num_heads
+        own = np.flatnonzero((numbers >= 0) & (numbers < len(layers) * num_heads))
+        place = slice(None) if len(own) == len(numbers) else index_of(own.tolist())
+        room = tap.sink.room(key_range.num_keys(tap.span)) if isinstance(place, slice) else None
         if room is not None:
-            table.add(tap.span, every_row[0], tap.pairs.heads[layer_hooks.layer], room)
-            taps.append(tap)
-    return taps, table
+            table.add(tap.span, every_row[0], numbers[own], room[place])
+            found.append(tap)
+    return found, table
 
 
 def apply_hooks(

@@ -61,9 +61,9 @@ class RowSink:
         `first` ascend. The sink may keep the tensor.
         """
 
-    def room(self, layer: int, num_keys: int) -> torch.Tensor | None:
-        """Return zeros [heads of the layer, rows, num_keys], float32 or float16, for a pattern that then needs no
-        `take`; None if the sink needs `take`.
+    def room(self, num_keys: int) -> torch.Tensor | None:
+        """Return zeros [pairs, rows, num_keys], float32 or float16, for patterns that then need no `take`; None if the
+        sink needs `take`.
         """
         return None
 

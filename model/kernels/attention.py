@@ -33,41 +33,44 @@ class AttentionArguments(ctypes.Structure):
 
 
 class PatternOutput:
-    """The addresses to which attention writes the patterns of one layer in one step. Their tensors must outlive it."""
+    """The addresses to which attention writes the patterns of one step. Their tensors must outlive it."""
 
-    def __init__(self, num_spans: int, num_heads: int) -> None:
-        self._maps = np.zeros((num_spans, num_heads), _PATTERN_MAP)
+    def __init__(self, num_spans: int, num_heads: int, num_layers: int = 1) -> None:
+        self._maps = np.zeros((num_layers, num_spans, num_heads), _PATTERN_MAP)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Return the numbers of spans and heads."""
-        return self._maps.shape[0], self._maps.shape[1]
+        return self._maps.shape[1], self._maps.shape[2]
 
     @property
-    def address(self) -> int:
-        """Return the address of the table, for the kernels."""
-        return self._maps.ctypes.data
+    def addresses(self) -> range:
+        """Return the address of each layer's table, for the kernels."""
+        start, size = self._maps.ctypes.data, self._maps.strides[0]
+        return range(start, start + len(self._maps) * size, size)
 
     def has(self, span: int) -> bool:
         """Return whether `add` was called for this span. Each span has one place in the table."""
-        return bool(self._maps["numbers"][span].any())
+        return bool(self._maps["numbers"][:, span].any())
 
-    def add(self, span: int, first_row: int, heads: Sequence[int], room: torch.Tensor) -> None:
+    def add(self, span: int, first_row: int, heads: Sequence[int] | np.ndarray, room: torch.Tensor) -> None:
         """Register room for the patterns of a span: [heads, rows of the span, keys], float32 or float16, zeros, with
-        contiguous keys, and each head once.
+        contiguous keys, and each head once. Heads of layer n count from n H.
         """
         if room.dtype not in (torch.float32, torch.float16) or room.dim() != 3 or room.stride(2) != 1:
             raise ValueError(
                 f"room must be float32 or float16 [heads, rows, keys], its keys in a row, not {described(room)}"
             )
-        num_spans, num_heads = self.shape
+        num_layers, num_spans, num_heads = self._maps.shape
         if not 0 <= span < num_spans:
             raise ValueError(f"span is {span}; 0 to {num_spans - 1} is accepted")
-        if len(_chosen("heads", heads, num_heads)) != len(room):
-            raise ValueError(f"room is for {len(room)} heads; {len(heads)} are chosen")
-        for place, head in enumerate(heads):
-            numbers = room.data_ptr() + place * room.stride(0) * room.itemsize
-            self._maps[span, head] = numbers, first_row, room.stride(1) * room.itemsize, room.itemsize
+        chosen = _chosen("heads", heads, num_layers * num_heads)
+        if len(chosen) != len(room):
+            raise ValueError(f"room is for {len(room)} heads; {len(chosen)} are chosen")
+        maps, (of_head, of_row, _) = np.empty(len(room), _PATTERN_MAP), room.stride()
+        maps["numbers"] = room.data_ptr() + np.arange(len(room)) * of_head * room.itemsize
+        maps["first_row"], maps["row_bytes"], maps["number_bytes"] = first_row, of_row * room.itemsize, room.itemsize
+        self._maps[chosen // num_heads, span, chosen % num_heads] = maps
 
 
 class VisibleKeys:
@@ -180,7 +183,7 @@ def attend(
                 f"they need {items.sizes}"
             )
     arguments.values, arguments.out = values.data_ptr(), out.data_ptr()
-    arguments.pattern_output = None if pattern_output is None else pattern_output.address
+    arguments.pattern_output = None if pattern_output is None else pattern_output.addresses[0]
     name = f"attend_{SUFFIXES[keys.dtype]}"
     kernels().call(name, "ppl", ctypes.addressof(arguments), items.address, len(items.array))
 
@@ -312,7 +315,7 @@ def _array(name: str, x: np.ndarray, dtype: type, num_axes: int) -> np.ndarray:
     return x
 
 
-def _chosen(name: str, indices: Sequence[int], count: int) -> np.ndarray:
+def _chosen(name: str, indices: Sequence[int] | np.ndarray, count: int) -> np.ndarray:
     chosen = np.array(indices, np.int64)
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < count:
         raise ValueError(f"{name} are from {chosen.min()} to {chosen.max()}; there are {count}")

@@ -101,15 +101,6 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """Room for numbers of a layer's attention."""
-
-    queries: Tensor
-    """[R, H, D] float32"""
-    patterns: PatternOutput | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class AdapterChanges:
     """An adapter's changes of a decoder's products, which `Decoder.changes` has checked."""
 
@@ -264,15 +255,17 @@ class Decoder:
         *,
         first: int = 0,
         end: int | None = None,
-        kept: Mapping[int, Kept] | None = None,
+        queries: Mapping[int, Tensor] | None = None,
+        patterns: PatternOutput | None = None,
         taken: Sequence[Taken] = (),
         adapted: Sequence[tuple[slice, AdapterChanges]] = (),
     ) -> Tensor:
         """Run the steps first <= n < end (None: to the last) on x [R, d], in place. Only the stream and the caches are
         kept between two calls.
 
-        Returns the rows of OUT if the last of these steps writes them, else x. kept: room for numbers of some layers'
-        attention. taken: numbers to copy between these steps. adapted: rows with adapters, and their changes.
+        Returns the rows of OUT if the last of these steps writes them, else x. queries: room for the queries of some
+        layers, [R, H, D] float32. patterns: room for patterns. taken: numbers to copy between these steps. adapted:
+        rows with adapters, and their changes.
         """
         num_rows, end = rows.num_rows, len(self._steps) if end is None else end
         check_tensor("x", x, (self.dtype,), (num_rows, self.width))
@@ -280,12 +273,9 @@ class Decoder:
             raise ValueError(f"steps from {first} to {end} are requested; there are {len(self._steps)}")
         self._check_rows(rows, caches)
         memory = caches.memory
-        if kept:
+        if queries or patterns is not None:
             memory = (CMemory * self._num_layers).from_buffer_copy(memory)
-            for n, own in kept.items():
-                self._check_kept(n, own, rows)
-                memory[n].queries = own.queries.data_ptr()
-                memory[n].patterns = None if own.patterns is None else own.patterns.address
+            self._add_room(memory, rows, queries or {}, patterns)
         last = self._steps[end - 1] if end > first else None
         out = torch.empty_like(x) if isinstance(last, NormRows) and last.target == Register.OUT else x
         key_ranges = self._ranges(rows)
@@ -316,14 +306,21 @@ class Decoder:
         kernels().call(f"run_decoder_{SUFFIXES[self.dtype]}", "plpp", *arguments)
         return out
 
-    def _check_kept(self, layer: int, kept: Kept, rows: DecoderRows) -> None:
-        if not 0 <= layer < self._num_layers:
-            raise ValueError(f"kept has layer {layer}; there are {self._num_layers}")
-        shape = rows.num_rows, self.num_heads, self.head_dim
-        check_tensor(f"queries of layer {layer}", kept.queries, _FLOAT32, shape)
-        sizes = len(rows.key_ranges[0].tables), self.num_heads
-        if kept.patterns is not None and kept.patterns.shape != sizes:
-            raise ValueError(f"patterns are for {kept.patterns.shape} spans and heads; there are {sizes}")
+    def _add_room(
+        self, memory: Any, rows: DecoderRows, queries: Mapping[int, Tensor], patterns: PatternOutput | None
+    ) -> None:
+        for n, q in queries.items():
+            if not 0 <= n < self._num_layers:
+                raise ValueError(f"queries has layer {n}; there are {self._num_layers}")
+            check_tensor(f"queries of layer {n}", q, _FLOAT32, (rows.num_rows, self.num_heads, self.head_dim))
+            memory[n].queries = q.data_ptr()
+        if patterns is not None:
+            found = len(patterns.addresses), *patterns.shape
+            wanted = self._num_layers, len(rows.key_ranges[0].tables), self.num_heads
+            if found != wanted:
+                raise ValueError(f"patterns are for {found} layers, spans and heads; {wanted} are accepted")
+            for own, address in zip(memory, patterns.addresses, strict=True):
+                own.patterns = address
 
     def _with_taken(self, taken: Sequence[Taken], first: int, end: int, num_rows: int) -> tuple[Any, object]:
         """Return the translated steps first <= n < end with copies of numbers between them, and an object that must be

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lightwell.model.batch import Batch
 from lightwell.model.config import ClampedGate
+from lightwell.model.hooks.attention_hooks import written_patterns
 from lightwell.model.hooks.hooks import Hooks, LayerHooks
 from lightwell.model.kernels.attention import AttentionItems
 from lightwell.model.kernels.decoder import AdapterChanges, Change, Decoder, DecoderRows, LayerCaches
@@ -387,6 +388,8 @@ class DecodeStep:
         """Return whether a layer's hooks read only numbers that the program has, and change only the stream."""
         if hooks.attention_changes or any(tap.cross for tap in hooks.attention):
             return False
+        if not (hooks.reads or hooks.changes):
+            return True
         points = self.program.points[layer]
         stream = {name for name, each in points.items() if each.register == Register.STREAM and each.finish is None}
         return hooks.changes.keys() <= stream and hooks.reads.keys() <= points.keys()
@@ -418,16 +421,29 @@ class DecodeStep:
         step, (first, end) = self._layers_of_a_call(rows), layers or (0, len(self._blocks))
         if hooks is not None and end > 1 and caches[0] is caches[1]:  # a layer replaces the keys of the one before
             step = 1
+        written, patterns = [], None
+        if hooks is not None and hooks.attention:
+            key_range, layers_of_model = batch.key_range(self._causal), range(len(self._blocks))
+            written, patterns = written_patterns(hooks.attention, batch, key_range, self._num_heads, layers_of_model)
         for start in range(first, end, step):
             batch.check()
             stop = min(start + step, end)
             blocks = self._blocks[start:stop]
-            reads = ProgramReads.of(blocks, self.program.points[start:stop], x, batch, caches[start:stop], hooks)
+            points, own = self.program.points[start:stop], caches[start:stop]
+            reads = ProgramReads.of(blocks, points, x, batch, own, hooks, written)
             at, last = self.program.layers[start], self.program.layers[stop] if layers or stop < end else None
             for cut, before in zip([*reads.cuts, None], [None, *reads.cuts], strict=True):
                 upto, taken = cut.order[0] if cut else last, reads.taken_between(before, cut)
                 out = self._decoder.run(
-                    x, rows, memory, first=at, end=upto, kept=reads.kept, taken=taken, adapted=changes
+                    x,
+                    rows,
+                    memory,
+                    first=at,
+                    end=upto,
+                    queries=reads.queries,
+                    patterns=patterns,
+                    taken=taken,
+                    adapted=changes,
                 )
                 if cut is not None:
                     x.copy_(cut.hooks(cut.point, x))

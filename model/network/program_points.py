@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from lightwell.model.batch import Batch
-from lightwell.model.hooks.attention_hooks import Attended, deliver_rows, written_patterns
+from lightwell.model.hooks.attention_hooks import Attended, deliver_rows
 from lightwell.model.hooks.hooks import AttentionTap, Hooks, LayerHooks, Read
-from lightwell.model.kernels.decoder import Kept, Taken
+from lightwell.model.kernels.decoder import Taken
 from lightwell.model.kernels.program.steps import Register
 from lightwell.model.kv_cache import LayerCache
 from lightwell.model.layers.lora import AdaptedRows
@@ -58,18 +58,21 @@ class Cut:
     hooks: LayerHooks
 
 
+_OF_ATTENTION = "attn.hook_rot_q", "attn.hook_rot_k"
+
+
 class ProgramReads:
     """The hooks that read numbers of a program's layers: room for the numbers before a call, delivery after it."""
 
-    def __init__(self, batch: Batch, x: Tensor) -> None:
-        """x: the stream [R, d]."""
-        self._batch, self._x = batch, x
-        self.kept: dict[int, Kept] = {}
-        """Room for queries and patterns of layers."""
+    def __init__(self, batch: Batch, x: Tensor, written: Sequence[AttentionTap]) -> None:
+        """x: the stream [R, d]. written: the taps with patterns that attention writes itself."""
+        self._batch, self._x, self._written = batch, x, written
+        self.queries: dict[int, Tensor] = {}
+        """Room for the queries of layers."""
         self.cuts: list[Cut] = []
         """The changes of the stream, in order."""
         self._taken: list[tuple[Order, Taken]] = []
-        self._layers: list[tuple[LayerHooks, Attended | None, list[AttentionTap]]] = []
+        self._layers: list[tuple[LayerHooks, Attended]] = []
         self._reads: list[tuple[Read, Place, Tensor]] = []
 
     @classmethod
@@ -81,30 +84,27 @@ class ProgramReads:
         batch: Batch,
         caches: Sequence[LayerCache],
         hooks: Hooks | None,
+        written: Sequence[AttentionTap],
     ) -> Self:
         """Return the reads of the hooks of some blocks, with their points and caches, for the rows x [R, d]."""
-        reads = cls(batch, x)
+        reads = cls(batch, x, written)
         for block, places, cache in zip(blocks, points, caches, strict=True):
             own = None if hooks is None else hooks.at(block.index)
             if own is None:
                 continue
-            attended = None
-            if isinstance(attention := block.attention.f, SelfAttention):
+            is_read = own.wants(*_OF_ATTENTION) or any(tap not in written for tap in own.attention)
+            if is_read and isinstance(attention := block.attention.f, SelfAttention):
+                queries = reads.queries[block.index] = torch.empty(len(x), attention.num_heads, attention.head_dim)
                 key_range = batch.key_range(attention.causal, attention.window)
-                queries = torch.empty(len(x), attention.num_heads, attention.head_dim)
-                rule, rows = attention.heads.rule, attention.heads.attention
-                attended = Attended(rows, rule, queries, cache, key_range, False, batch.check)
-            reads._add(places, own, attended)
+                heads = attention.heads
+                attended = Attended(heads.attention, heads.rule, queries, cache, key_range, False, batch.check)
+                reads._layers.append((own, attended))
+            if own.reads or own.changes:
+                reads._add(places, own)
         return reads
 
-    def _add(self, points: Points, hooks: LayerHooks, attended: Attended | None) -> None:
-        """Add a layer's hooks, of its points. attended: its attention, which the call computes, or None."""
-        written: list[AttentionTap] = []
-        if attended is not None and (hooks.attention or "attn.hook_rot_q" in hooks.reads):
-            assert hooks.layer is not None
-            written, table = written_patterns(attended, self._batch, hooks)
-            self.kept[hooks.layer] = Kept(attended.q, table if written else None)
-        self._layers.append((hooks, attended, written))
+    def _add(self, points: Points, hooks: LayerHooks) -> None:
+        """Add a layer's hooks, of its points."""
         for number, (name, place) in enumerate(points.items()):
             order = place.step, hooks.layer or 0, number
             if name in hooks.changes:
@@ -131,8 +131,7 @@ class ProgramReads:
             if place.finish is not None:
                 numbers = place.finish(numbers, None if adapted is None else adapted.at(read.rows))
             read.deliver(numbers if read.heads is None else numbers[:, list(read.heads)])
-        for hooks, attended, written in self._layers:
-            if attended is not None:
-                hooks("attn.hook_rot_q", attended.q)
-                hooks.derive("attn.hook_rot_k", partial(keys_at, self._batch, attended.cache))
-                deliver_rows(attended, hooks, written=written)
+        for hooks, attended in self._layers:
+            hooks("attn.hook_rot_q", attended.q)
+            hooks.derive("attn.hook_rot_k", partial(keys_at, self._batch, attended.cache))
+            deliver_rows(attended, hooks, written=self._written)

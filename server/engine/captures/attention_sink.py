@@ -133,12 +133,12 @@ class AttentionSink(Sink, RowSink):
 
         return undo
 
-    def room(self, layer: int, num_keys: int) -> torch.Tensor | None:
-        heads = self._pairs.heads[layer]
-        if not (self._always_fits and self._is_kept_whole) or len(set(heads)) < len(heads):
+    def room(self, num_keys: int) -> torch.Tensor | None:
+        has_repeats = self._pairs.slots.max() + 1 < len(self._pairs.numbers)
+        where = index_of(self._where.tolist())
+        if not (self._always_fits and self._is_kept_whole) or has_repeats or not isinstance(where, slice):
             return None
-        place = corner(index_of(self._slots[layer]), index_of(self._where.tolist()))
-        return self._allocated()[place][..., :num_keys] if all(isinstance(each, slice) for each in place) else None
+        return self._allocated()[:, where, :num_keys]
 
     def take_all(self, pairs: HeadPairs, rows: torch.Tensor) -> None:
         if not self._is_kept_whole:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightwell.model.config import Activation, ClampedGate
 from lightwell.model.kernels.attention import AttentionItems, VisibleKeys
-from lightwell.model.kernels.decoder import Decoder, DecoderRows, Kept, LayerCaches
+from lightwell.model.kernels.decoder import Decoder, DecoderRows, LayerCaches
 from lightwell.model.kernels.group_quantized import GroupedWeight
 from lightwell.model.kernels.int8 import Int8BlockedWeight
 from lightwell.model.kernels.products import DOT, WIDEN, BlockedWeight
@@ -275,8 +275,7 @@ class World:
         """Return the residual stream, the result, the queries of each layer, and all caches."""
         x, caches, decoder = self.x.clone(), self.copied_caches(), self.decoder()
         queries = {n: torch.zeros(self.num_rows, self.num_heads, self.dim) for n in range(self.num_layers)}
-        kept = {n: Kept(each) for n, each in queries.items()}
         out, bounds = x, (0, *(self.first_steps[piece] for piece in pieces), len(self.steps))
         for first, end in itertools.pairwise(bounds):
-            out = decoder.run(x, self.rows, LayerCaches(caches), first=first, end=end, kept=kept)
+            out = decoder.run(x, self.rows, LayerCaches(caches), first=first, end=end, queries=queries)
         return x, out, *queries.values(), *(each for cache in caches for each in cache)

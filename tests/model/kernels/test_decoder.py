@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lightwell.model.kernels import library
 from lightwell.model.kernels.attention import AttentionItems
-from lightwell.model.kernels.decoder import Decoder, DecoderRows, Kept, LayerCaches, Taken
+from lightwell.model.kernels.decoder import Decoder, DecoderRows, LayerCaches, Taken
 from lightwell.model.kernels.program.steps import AddRows, Register, Step
 from tests.model.kernels.decoder_world import Kind, World
 from tests.model.kernels.everywhere import assert_same_bits
@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="steps from 1 to 0"):
         world.decoder().run(world.x.clone(), world.rows, caches, first=1, end=0)
     with pytest.raises(ValueError, match="queries of layer 0"):
-        world.decoder().run(world.x.clone(), world.rows, caches, kept={0: Kept(torch.zeros(1))})
+        world.decoder().run(world.x.clone(), world.rows, caches, queries={0: torch.zeros(1)})
     taken = Taken(0, Register.STREAM, 1, torch.tensor([0]), torch.zeros(1, world.width))
     with pytest.raises(ValueError, match=r"numbers of STREAM before step 0 are columns 1 to \d+; a row has \d+"):
         world.decoder().run(world.x.clone(), world.rows, caches, taken=[taken])

@@ -14,7 +14,7 @@ from lightwell.model.batch import Batch, Span
 from lightwell.model.checkpoint.folder import PACKAGED
 from lightwell.model.config import ClampedGate, ExpertsConfig, ModelConfig, RopeConfig
 from lightwell.model.hooks.head_pairs import HeadPairs
-from lightwell.model.hooks.hooks import AttentionTap, Change, Hooks, Read
+from lightwell.model.hooks.hooks import AttentionTap, Change, Hooks, Read, RowSink
 from lightwell.model.kernels import library
 from lightwell.model.kernels.choice import ArithmeticChoice, KernelConfig
 from lightwell.model.kernels.int8_rows import Quantization
@@ -158,7 +158,6 @@ def rng() -> random.Random:
 
 def block_by_block(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.decoder is not None
-    assert model.decoder.decode_step is not None
     monkeypatch.setattr(model, "decoder", replace(model.decoder, decode_step=None))
 
 
@@ -269,3 +268,29 @@ def test_a_step_is_abandoned_before_it_is_run(default_model: Transformer) -> Non
     with pytest.raises(AbandonedError):
         default_model.forward(Batch([Span([7], 40, range(1, 7), config.num_layers)], BLOCK, CPU, check), cache)
     assert not any(layer.keys.any() for layer in cache.layers)
+
+
+class KeptSink(RowSink):
+    """A sink with room for its patterns."""
+
+    def __init__(self, pairs: HeadPairs) -> None:
+        self.pairs = pairs
+
+    def room(self, num_keys: int) -> torch.Tensor:
+        self.patterns = torch.zeros(len(self.pairs.numbers), 1, num_keys)
+        return self.patterns
+
+
+def test_attention_writes_the_patterns_of_all_layers(
+    default_model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, cache = default_model.config, KVCache(default_model.config, 13, BLOCK, torch.float32, CPU)
+    chosen = [(layer, head) for layer in range(config.num_layers) for head in range(config.num_heads) if head != 1]
+    sinks = [KeptSink(HeadPairs.of(chosen, config.num_layers, config.num_heads)) for _ in range(2)]
+    for sink in sinks:
+        hooks = Hooks(attention=[AttentionTap(0, range(1), sink.pairs, "pattern", sink)])
+        default_model.forward(tokens(config, 2), cache, hooks)
+        block_by_block(default_model, monkeypatch)
+    first, second = (sink.patterns for sink in sinks)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first.sum(-1), torch.ones(len(chosen), 1))
