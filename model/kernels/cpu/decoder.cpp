@@ -11,6 +11,8 @@
 namespace LEVEL {
 namespace {
 
+long larger_of(long a, long b) { return a > b ? a : b; }
+
 constexpr long FETCHED = 8192;  // bytes of its weights that a piece prefetches while it waits for its rows
 
 // Users of scratch.
@@ -216,11 +218,12 @@ struct Decoder {
              t.width * sizeof(T));
   }
 
-  // How threads share a product: blocks of columns, and rows where these are too few.
+  // How threads share a product: blocks of columns, and rows where these are too few or the rows leave the caches.
   long blocks_of(const Product& p) const { return (p.num_outputs + BLOCK - 1) / BLOCK; }
   long rows_of_part(const Product& p) const { return is_int8(p) ? int8::ROWS : 2 * ROW_STEP; }  // at least
   long row_parts_of(const Product& p) const {
-    const long wanted = (num_threads + blocks_of(p) - 1) / blocks_of(p);
+    const long wanted = larger_of((all.num_rows + MOST_ROWS - 1) / MOST_ROWS,
+                                  (num_threads + blocks_of(p) - 1) / blocks_of(p));
     const long most = (all.num_rows + rows_of_part(p) - 1) / rows_of_part(p);
     return wanted < most ? wanted : most;
   }
@@ -346,9 +349,10 @@ struct Decoder {
   void multiply_experts(const Step& step, long piece) const {
     const Share blocks = piece_of(blocks_of(step.product), num_threads, piece);
     for (long e = 0; e < step.num_experts; ++e)
-      if (firsts[e] < firsts[e + 1])
-        multiply_ready(step.experts[e], registers[step.from], {firsts[e], firsts[e + 1]}, blocks, step.activation,
-                       registers[step.to]);
+      for (long r = firsts[e]; r < firsts[e + 1]; r += MOST_ROWS) {
+        const Share rows{r, r + MOST_ROWS < firsts[e + 1] ? r + MOST_ROWS : firsts[e + 1]};
+        multiply_ready(step.experts[e], registers[step.from], rows, blocks, step.activation, registers[step.to]);
+      }
   }
 
   void gate_row(const Step& step, long r) const {
@@ -518,8 +522,6 @@ struct Decoder {
     }
   }
 };
-
-long larger_of(long a, long b) { return a > b ? a : b; }
 
 template <class T>
 void run_decoder(const Step* steps, long num_steps, const Rows& rows, T* stream) {

@@ -11,7 +11,9 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from lightwell.model.batch import Batch
 from lightwell.model.checkpoint.weight_files import load_weights
+from lightwell.model.network.fused_decoder import DecodeStep
 from lightwell.model.network.sublayers import Feedforward
 from lightwell.model.network.transformer import Transformer
 from lightwell.server.engine.messages.request import (
@@ -78,18 +80,18 @@ def test_a_block_that_is_left_after_its_keys_shows_what_it_would_show_otherwise(
 def test_an_inspection_of_a_layers_patterns_runs_no_mlp_of_that_layer(
     model_of: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, num_runs, run_mlp = model_of("llama"), 0, Feedforward.__call__
+    model, runs, run_step = model_of("llama"), list[Any](), DecodeStep.__call__
 
-    def counted(mlp: Feedforward, *arguments: Any) -> torch.Tensor:
-        nonlocal num_runs
-        num_runs += 1
-        return run_mlp(mlp, *arguments)
+    def noted(step: DecodeStep, x: torch.Tensor, batch: Batch, *others: Any) -> torch.Tensor:
+        runs.append(others[-1])
+        return run_step(step, x, batch, *others)
 
-    monkeypatch.setattr(Feedforward, "__call__", counted)
+    monkeypatch.setattr(DecodeStep, "__call__", noted)
+    monkeypatch.delattr(Feedforward, "__call__")  # block by block only the last layer's keys are computed
     for layer in range(model.config.num_layers):
-        num_runs = 0
+        runs.clear()
         alone(model, [request(1, text(9), AttentionTask(capture=AttentionCapture(pairs=((layer, 0),))))])
-        assert num_runs == layer
+        assert runs == [(0, layer)] * (layer > 0)
 
 
 def test_the_keys_of_a_last_block_that_was_left_serve_whoever_reads_the_same_text(model_of: Load) -> None:
