@@ -421,10 +421,10 @@ class DecodeStep:
         step, (first, end) = self._layers_of_a_call(rows), layers or (0, len(self._blocks))
         if hooks is not None and end > 1 and caches[0] is caches[1]:  # a layer replaces the keys of the one before
             step = 1
-        written, patterns = [], None
-        if hooks is not None and hooks.attention:
-            key_range, layers_of_model = batch.key_range(self._causal), range(len(self._blocks))
-            written, patterns = written_patterns(hooks.attention, batch, key_range, self._num_heads, layers_of_model)
+        taps = () if hooks is None else hooks.attention
+        written, patterns = written_patterns(
+            taps, batch, batch.key_range(self._causal), self._num_heads, range(len(self._blocks) if taps else 0)
+        )
         for start in range(first, end, step):
             batch.check()
             stop = min(start + step, end)
@@ -441,7 +441,7 @@ class DecodeStep:
                     first=at,
                     end=upto,
                     queries=reads.queries,
-                    patterns=patterns,
+                    patterns=patterns if written else None,
                     taken=taken,
                     adapted=changes,
                 )
