@@ -11,6 +11,8 @@ PAGE = ROOT / "server" / "web" / "page"
 
 MAX_PAGE_COLUMNS = 140  # ruff's limit for Python, with some room for templates
 
+MAX_SCRIPT_BYTES = 950_000  # the page's own scripts; it may only fall
+
 # The only importers of files of others: one file of ours in front of each.
 VENDORED = {
     "vendor/preact-htm.js": "core/html.js",
@@ -57,6 +59,10 @@ def test_the_pages_files_lines_and_functions_stay_short() -> None:
                     long.append(f"{name}:{start}: a function of {i - start + 1} lines")
                 start = None
     assert not long
+
+
+def test_the_pages_scripts_stay_small() -> None:
+    assert sum(path.stat().st_size for path in page_files(".js")) <= MAX_SCRIPT_BYTES
 
 
 def test_the_pages_files_open_with_what_they_do() -> None:

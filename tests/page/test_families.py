@@ -142,13 +142,13 @@ def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, pa
 JOURNEYS = {
     "gemma3": ("RMSNorm before the attention", "Both are normed. Both are rotated", "shared by 2 heads", "times 6.928",
                "together, after RMSNorm, write", "The mask", "The next word"),
-    "gpt2": ("LayerNorm before the attention", "A learned vector for its place", "The mask", "gelu(up)",
+    "gpt2": ("LayerNorm before the attention", "a learned vector, added to the embedding", "The mask", "gelu(up)",
              "The next word"),
-    "bert": ("A learned vector for its place", "No mask", "x + attention, then LayerNorm"),
-    "bart": ("A learned vector for its place", "The mask", "Cross-attention to the encoder",
+    "bert": ("a learned vector, added to the embedding", "No mask", "x + attention, then LayerNorm"),
+    "bart": ("a learned vector, added to the embedding", "The mask", "Cross-attention to the encoder",
              "x + attention, then LayerNorm", "The next word"),
-    "mpnet": ("A learned vector for its place", "No mask", "the bias for the distance", "x + attention, then LayerNorm",
-              "The word in its place"),
+    "mpnet": ("a learned vector, added to the embedding", "No mask", "the bias for the distance",
+              "x + attention, then LayerNorm", "The word in its place"),
     "t5": ("RMSNorm before the attention", "is not scaled in this model; the bias for the distance", "The mask",
            "Cross-attention to the encoder", "The next word"),
 }  # fmt: skip

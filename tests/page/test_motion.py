@@ -63,7 +63,7 @@ def test_arrows_are_weight_times_value_times_w_o_and_sum_to_the_models_own_vecto
 ) -> None:
     page = open_view("motion", **HERE)
     longest = max(steps(page)[1:], key=lambda step: shown(step[2]))
-    summary = page.locator("#motion-summary").inner_text()
+    summary = page.locator(".motion-figure .unseen").inner_text()
     assert f"the longest are {longest[0]} ({longest[2]})" in summary
     assert summary.count("The plane holds") == 1
     told = {what: shown(length) for what, _, length in steps(page) if what.startswith("‘")}
@@ -267,7 +267,7 @@ def test_where_motion_is_unwelcome_it_goes_from_step_to_step(open_view: Open, pa
 
 
 def picture(page: Page) -> bytes:
-    return page.locator(".motion-canvas canvas").screenshot()
+    return page.locator(".motion-figure .canvases").screenshot()
 
 
 def test_the_picture_follows_from_the_progress_alone(browser: Browser, server: Server) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make test-nightly` needs beyond pip: prometheus with promtool, chromium, and qemu with the C library of aarch64
-# (Debian), and the programs of others that are run unmodified (PyPI, npm), each in an environment of its own under
+# What `make test-nightly` needs beyond pip: prometheus with promtool, chromium, firefox, and qemu with the C library of
+# aarch64 (Debian), and the programs of others that are run unmodified (PyPI, npm), each in an environment of its own under
 # .tools; there, too, the oldest and the newest torch that pyproject.toml allows, before all else that .venv has.
 #
 #   install.sh                 all of it; nothing is done for what is there already
@@ -40,6 +40,7 @@ declare -A npm_programs=(
   [claude-code]="@anthropic-ai/claude-code@2.1.332"
   [codex]="@openai/codex@0.171.0"
   [openai-javascript]="openai@7.59.0"
+  [puppeteer]="puppeteer-core@25.16.0"
 )
 
 install_debian() {
@@ -47,6 +48,7 @@ install_debian() {
   { command -v prometheus && command -v promtool; } > /dev/null || packages+=(prometheus)
   { command -v chromium-headless-shell || command -v chromium; } > /dev/null || packages+=(chromium-headless-shell)
   if [[ ${1:-} == everything ]]; then
+    command -v firefox-esr > /dev/null || packages+=(firefox-esr)
     command -v qemu-aarch64 > /dev/null || packages+=(qemu-user)
     [[ -d /usr/aarch64-linux-gnu/lib ]] || packages+=(libc6-arm64-cross)
   fi

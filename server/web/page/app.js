@@ -47,15 +47,15 @@ function Header({ served }) {
   const { view } = useSelection();
   const { data: capabilities, models } = served;
   return html`<header class="top">
-    <button type="button" class="skip" onClick=${() => document.querySelector("main")?.focus()}>Go to the view</button>
+    <button class="skip" onClick=${() => document.querySelector("main")?.focus()}>Go to the view</button>
     <a class="brand" href=${linkTo({ view: "home" })}><span class="mark" aria-hidden="true"></span>Lightwell</a>
     ${models.length > 1 && html`<${ModelChoice} served=${served} />`}
     ${capabilities && !served.isOpening &&
     html`<span class="model">${models.length < 2 && html`<b>${capabilities.model}</b>${" "}`}
       <span class="wide">${capabilities.architecture}, ${modelSize(capabilities)}</span></span>`}
     <span class="grow"></span>
-    <button type="button" class="quiet" onClick=${() => openLesson("tour")}>Tour</button>
-    <button type="button" class="quiet" onClick=${() => openLesson(LIST)}>Lessons</button>
+    <button class="quiet" onClick=${() => openLesson("tour")}>Tour</button>
+    <button class="quiet" onClick=${() => openLesson(LIST)}>Lessons</button>
     ${capabilities && html`<${TakeAway} view=${viewNamed(view)} />`}
     <a class="quiet button wide" href="docs">API</a>
     <${ThemeButton} />
@@ -64,7 +64,7 @@ function Header({ served }) {
 
 function ThemeButton() {
   const mode = useStore(theme);
-  return html`<button type="button" class="quiet" aria-label=${`Use ${mode === "dark" ? "light" : "dark"} colours`}
+  return html`<button class="quiet" aria-label=${`Use ${mode === "dark" ? "light" : "dark"} colours`}
     onClick=${toggleTheme}>${mode === "dark" ? "☀" : "☾"}</button>`;
 }
 
@@ -105,9 +105,7 @@ function Rail({ current, capabilities }) {
   return html`<nav class="rail" aria-label="Views" ref=${rail}><div>${GROUPS.map(({ name, views }) => html`<p>${name}</p>
     <ol aria-label=${name}>${views.map((view) => {
       const lack = view.lacks?.(capabilities);
-      return html`<li key=${view.id}><button
-        type="button"
-        aria-current=${view === current ? "page" : undefined}
+      return html`<li key=${view.id}><button aria-current=${view === current ? "page" : undefined}
         class=${lack ? "lacking" : ""}
         title=${lack ?? view.about}
         onClick=${() => select({ view: view.id })}
@@ -115,9 +113,7 @@ function Rail({ current, capabilities }) {
     })}</ol>`)}</div></nav>`;
 }
 
-/**
- * One view. Its code is fetched when it is first opened; an exception in a view does not affect the rest of the page.
- */
+/** Its code is fetched when it is first opened; an exception in it does not affect the rest of the page. */
 function OpenView({ view, capabilities }) {
   const { module, error: missing, retry } = useCode(view);
   const [broken, mend] = useErrorBoundary();

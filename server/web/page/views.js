@@ -1,13 +1,11 @@
-// The views: names, conditions on the model, and functions that load their code. Code is loaded when a view is first
-// opened (see core/code.js); it is in views/ under the view's id.
+// The views: names, conditions on the model, and functions that load their code from views/.
 import { lackOf } from "./core/model.js";
 
 const lacks = (route) => (capabilities) => lackOf(capabilities, route);
 
 /**
- * id, title, about, group: for the list; heading: of the view itself, if not the title; lacks(capabilities): the reason
- * why the model does not support the view, or null; load(): the view's code. Former names of a view are FORMER_VIEWS in
- * core/state.js.
+ * about, group: for the list; heading: if not the title; lacks(capabilities): why the model does not support the view, or null.
+ * Former names are in core/state.js.
  */
 export const VIEWS = [
   {
@@ -72,9 +70,8 @@ export const VIEWS = [
 
 for (const view of VIEWS) view.loadAgain = (attempt) => import(`./views/${view.id}.js?attempt=${attempt}`);
 
-/** The list of views: [{name, views}] for each group, in the order of its first view. */
+/** In the order of each group's first view. */
 export const GROUPS = [...new Set(VIEWS.map(({ group }) => group))]
   .map((name) => ({ name, views: VIEWS.filter(({ group }) => group === name) }));
 
-/** The view with that name, or the first one that every model has. */
 export const viewNamed = (id) => VIEWS.find((view) => view.id === id) ?? VIEWS[0];

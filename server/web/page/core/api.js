@@ -8,22 +8,20 @@ import { Store } from "./store.js";
 // This file is served at <root>/web/<version>/core/api.js, so the root is found under any proxy's path.
 export const root = new URL("../../../", import.meta.url);
 
-/** The API key, in memory only: it is lost on reload. */
 export const apiKey = new Store("");
 
-/** "ok", "lost" (the server does not answer or is not ready) or "key" (the key is missing or wrong). */
+/** "ok", "lost" (the server does not answer) or "key" (the key is missing or wrong). */
 export const connection = new Store("ok");
 
 /** The server's last rejection of a request's interventions; null after a request with interventions succeeded. */
 export const refusal = new Store(null);
 
-/** Call `listener()` when requests can be sent again: the server is reachable, or the API key has changed. */
+/** Call `listener()` when requests can be sent again. */
 export function whenReachable(listener) {
   const ends = [connection.follow((now) => now === "ok" && listener()), apiKey.follow(() => listener())];
   return () => ends.forEach((end) => end());
 }
 
-/** An error response of the server, or no response (status 0). */
 class ApiError extends Error {
   constructor(message, { status = 0, code = null, param = null, retryAfter = null } = {}) {
     super(message);
@@ -33,7 +31,6 @@ class ApiError extends Error {
     this.retryAfter = retryAfter; // seconds
   }
 
-  /** Whether the same request may succeed later without a change. */
   get isPassing() {
     return this.status === 0 || this.status === 429 || this.status === 503;
   }
@@ -41,10 +38,7 @@ class ApiError extends Error {
 
 const NOT_IN_FILE = "This file contains only the views that were seen before it was saved.";
 
-/**
- * Send GET (no body) or POST to a route such as "v1/attention", with the name of the model. Complete responses are kept
- * for a saved file of the view, unless isKept is false. Raises ApiError, or AbortError.
- */
+/** Send GET (no body) or POST. Complete responses are kept for a saved file, unless isKept is false. Raises ApiError, or AbortError. */
 export async function ask(route, body, options = {}) {
   const { accept = "application/json", isKept = true, model = chosenModel.value } = options;
   if (saved) {
@@ -114,10 +108,7 @@ export async function askJson(route, body, options) {
   return (await ask(route, body, options)).json();
 }
 
-/**
- * The binary answer of a route for model internals: a list with one entry per input. An entry is its JSON with
- * `arrays: {name: {data, shape, axes}}`; the array of attention and embeddings is named "attention", "embedding".
- */
+/** The binary answer of a route: a list with one entry per input, its JSON with `arrays: {name: {data, shape, axes}}`. */
 export async function askLook(route, body, { signal } = {}) {
   const response = await ask(route, body, { signal, accept: "application/vnd.safetensors" });
   const { metadata, tensors } = parseSafetensors(await response.arrayBuffer());
@@ -141,7 +132,7 @@ export async function askLook(route, body, { signal } = {}) {
   return entries;
 }
 
-/** The events of a streamed answer, as parsed JSON, until [DONE]. Raises ApiError for an error event. */
+/** The events of a streamed answer, as parsed JSON, until [DONE]. */
 export async function* askStream(route, body, { signal } = {}) {
   const response = await ask(route, { ...body, stream: true }, { signal, accept: EVENTS });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -170,7 +161,7 @@ export async function* askStream(route, body, { signal } = {}) {
 
 let watching = false;
 
-/** Set the connection to "lost" and poll the server until it is ready, first after `retryAfter` seconds. */
+/** Poll the server until it is ready, first after `retryAfter` seconds. */
 async function serverLost(retryAfter = null) {
   connection.set("lost");
   if (watching) return;

@@ -10,8 +10,8 @@ const reader = new TextDecoder("utf-8", { ignoreBOM: true });
 export const charactersOf = (tokens) => shared.get(tokens) ?? [];
 
 /**
- * Return the tokens of a text with parts of a character named by their bytes: "é" as two tokens is "<C3>", "<A9>".
- * offsets: the span [begin, end) of each token in the text, in characters. Parts with unknown bytes are unchanged.
+ * The tokens with parts of a character named by their bytes: "é" as two tokens is "<C3>", "<A9>". offsets: the span
+ * [begin, end) of each token, in characters. Parts with unknown bytes are unchanged.
  */
 export function named(tokens, offsets, text) {
   if (typeof text !== "string" || !offsets || !tokens.some((token) => token.includes(BROKEN))) return tokens;
@@ -35,13 +35,12 @@ export function named(tokens, offsets, text) {
   return names;
 }
 
-/** Return the names of the tokens that these bytes are split into; null if there is no such split. */
 function namesOf(tokens, bytes) {
   const ends = bytes.length <= MOST_BYTES ? endsOf(tokens, bytes, 0) : null;
   return ends && tokens.map((token, i) => nameOf(token, bytes.subarray(ends[i - 1] ?? 0, ends[i])));
 }
 
-/** Return the end of each token if each part of the bytes decodes to its token and all bytes are used; else null. */
+/** The end of each token if each part of the bytes decodes to its token; else null. */
 function endsOf(tokens, bytes, begin) {
   if (tokens.length === 0) return begin === bytes.length ? [] : null;
   for (let end = begin + 1; end <= bytes.length; end += 1) {

@@ -1,5 +1,4 @@
-// The request of a view as code that a user can run: curl, or our Python client. If the server requires a key, both
-// read it from the environment, because the code may be shared.
+// The request of a view as code: curl, or our Python client. Both read a key from the environment: the code may be shared.
 import { apiKey, root } from "./api.js";
 import { withModel } from "./chosen_model.js";
 import { sidesOfRequest } from "./compare.js";
@@ -8,7 +7,7 @@ const KEY = "LIGHTWELL_API_KEY";
 
 const shellQuoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** The curl command of a request; GET without a body; with another side, two commands, the other side's first. */
+/** With another side, two commands, the other side's first. */
 export function asCurl(route, body) {
   const { own, other } = sidesOfRequest(body);
   if (other) return `${asCurl(route, other)}\necho\n${asCurl(route, own)}`;
@@ -19,7 +18,7 @@ export function asCurl(route, body) {
   return `curl -s ${shellQuoted(url)}${key}${data}`;
 }
 
-// The client has a method for each of these routes under v1/, with the route's fields as arguments.
+// The client has a method for each of these routes under v1/.
 const METHODS = new Set(["attention", "trace", "next", "lens", "explain", "contributions", "trajectory", "heads", "rollout", "circuits",
   "classify", "score"]);
 const RENAMED = { embeddings: "embed", completions: "generate", "chat/completions": "chat" };
@@ -35,11 +34,11 @@ function pythonOf(value) {
   return JSON.stringify(value);
 }
 
-// Requests for weights: GET with a model's name, the resource and options; the client has methods with these names.
+// Requests for weights: GET with a model's name, the resource and options.
 const OF_A_MODEL = /^v1\/models\/([^/]+)\/(parameters|geometry|weights)(?:\/([^?]+))?(?:\?(.*))?$/;
 const valueOf = (text) => (/^-?\d+$/.test(text) ? Number(text) : text);
 
-/** {method, first, options} of the client's call for a request; method is undefined if the client has none. */
+/** The client's call for a request; method is undefined if the client has none. */
 function callOf(route, body) {
   const [, name, asked, weight, query] = OF_A_MODEL.exec(route) ?? [];
   const model = asked && decodeURIComponent(name);
@@ -77,7 +76,6 @@ const SUBTRACTED = {
 };
 const EACH_SUBTRACTED = "{name: after[name] - before[name] for name in after if name != \"ids\"}";
 
-/** The same request with lightwell_client; null for a route that has no method there. */
 export function asPython(route, body) {
   if (!callOf(route, body).method) return null;
   const { own, other } = sidesOfRequest(body);

@@ -2,10 +2,7 @@
 
 export const MOST_CHANGES = 64; // as the server accepts
 
-/**
- * Places that can be changed, by their names in the address: the point, whether it has heads and positions, and its
- * allowed operations.
- */
+/** By their names in the address: the point, whether it has heads and positions, and its operations. */
 export const PLACES = {
   head: { point: "attn.hook_z", hasHead: true, hasPosition: true, ops: ["zero", "mean", "scale", "patch"] },
   mlp: { point: "hook_mlp_out", hasPosition: true, ops: ["zero", "mean", "scale", "patch"] },
@@ -35,7 +32,6 @@ export function writeChange({ op, place, part, ...rest }) {
 
 export const writeChanges = (changes) => changes.map(writeChange).join(" ");
 
-/** The change for a part of the address; null if it is invalid. */
 function readChange(written) {
   const [op, place, ...rest] = written.split("_");
   const own = Object.hasOwn(PLACES, place) ? PLACES[place] : null;
@@ -58,7 +54,7 @@ function readChange(written) {
 
 let last = { key: null, read: null };
 
-/** {changes, dropped} of the selection: the changes in the address, and a sentence about each invalid one. */
+/** {changes, dropped}: the changes in the address, and a sentence about each invalid one. */
 export function changesOf({ change: raw, change_source: source }) {
   const key = `${source === ""} ${raw}`;
   if (last.key !== key) last = { key, read: readAll(raw, source) };
@@ -102,10 +98,7 @@ function interventionOf(change, selection, { kind, attention }) {
   };
 }
 
-/**
- * The fields of an intervention in a request: {op, value, from, ...}; reads(text): the input of a pass over a second
- * text.
- */
+/** The fields of an intervention; reads(text): the input of a pass over a second text. */
 function operationOf({ op, value }, { text, decoder, change_source: source, change_away: away }, reads) {
   if (op === "patch") return { op, from: reads(source) };
   if (op === "steer") {

@@ -6,7 +6,6 @@ export const chosenModel = new Store("");
 
 const CAPABILITIES = "v1/capabilities"; // the only route without a body that describes a model by a parameter
 
-/** {route, body} of a request as it is sent: with the name of a model. */
 export function withModel(route, body, model = chosenModel.value) {
   if (!model) return { route, body };
   if (body) return { route, body: { model, ...body } };

@@ -6,18 +6,13 @@ const [LEAST_BITS, MOST_BITS] = [1e5, 8e6]; // bits per second: fewer give no us
 const WIDEST = 1280; // pixels
 const HELD_MS = 300; // for which the last picture stays
 
-/** {type, ending} of the video formats that this browser records: WebM, else MP4, else null. */
 export function clipFormat() {
   if (typeof MediaRecorder === "undefined" || !HTMLCanvasElement.prototype.captureStream) return null;
   const format = FORMATS.find((one) => MediaRecorder.isTypeSupported(`video/${one}`));
   return format ? { type: `video/${format}`, ending: format.split(";")[0] } : null;
 }
 
-/**
- * Record `drawAt(progress)`, progress from 0 to 1 over `seconds`, and return a video blob of at most maxBytes. drawAt
- * draws on the canvas synchronously. background: a CSS colour behind transparent pixels. onProgress(share) is called
- * during the recording. Raises AbortError when `signal` aborts it, and Error if the video is too large.
- */
+/** Record `drawAt(progress)`; the blob has at most maxBytes. background: behind transparent pixels. Raises AbortError, or Error. */
 export async function recordClip(canvas, drawAt, options) {
   const { seconds, maxBytes = 5e6 } = options;
   let bitsPerSecond = Math.min(MOST_BITS, (maxBytes * 8 * 0.8) / (seconds + HELD_MS / 1000));
@@ -61,7 +56,7 @@ async function record(canvas, drawAt, { seconds, maxBytes, bitsPerSecond, backgr
   return new Blob(parts, { type: parts[0].type });
 }
 
-/** Call show(progress) each frame until it was 1 for a moment, or isOver(). A hidden tab draws nothing: it waits. */
+/** Show each frame until progress was 1 for a moment. A hidden tab draws nothing: it waits. */
 async function playThrough(seconds, show, isOver) {
   const nextFrame = () => new Promise((done) => requestAnimationFrame(done));
   let last = await nextFrame();
@@ -73,7 +68,7 @@ async function playThrough(seconds, show, isOver) {
   }
 }
 
-/** {canvas, take()}: an opaque canvas with even lengths for the video, and a function that copies the drawing to it. */
+/** An opaque canvas with even lengths for the video, and a function that copies the drawing to it. */
 function filmOf(drawn, background) {
   const canvas = document.createElement("canvas");
   const scale = Math.min(1, WIDEST / drawn.width);

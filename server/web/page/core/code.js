@@ -8,9 +8,8 @@ const UPDATED = Object.assign(
 );
 
 /**
- * {module, error, retry} of a view. Browsers may cache a failed import, so a retry uses another address. Imports that
- * failed without a server are retried when it is back. If the server answers and the import still fails, the page is of
- * another version.
+ * {module, error, retry} of a view. Browsers may cache a failed import, so a retry uses another address. If the server
+ * answers and the import still fails, the page is of another version.
  */
 export function useCode(view) {
   const [found, setFound] = useState({ module: null, error: null });

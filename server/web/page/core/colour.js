@@ -15,7 +15,7 @@ function tableOf(stops) {
 
 const TABLES = new Map();
 
-/** 256 colours as flat RGB bytes; `kind` is "sequential" (0 to 1) or "diverging" (-1 to 1), `mode` light or dark. */
+/** 256 colours as flat RGB bytes. */
 export function colourTable(kind, mode) {
   const key = `${kind} ${mode}`;
   if (!TABLES.has(key)) {
@@ -25,7 +25,7 @@ export function colourTable(kind, mode) {
   return TABLES.get(key);
 }
 
-/** The place of a value in the table, 0 to 255; values outside [low, high] take the end's. */
+/** The place of a value in the table, 0 to 255. */
 export function colourIndex(value, low, high) {
   if (!(high > low)) return 0;
   return Math.max(0, Math.min(255, Math.round(((value - low) / (high - low)) * 255)));
@@ -37,7 +37,7 @@ export function colourOf(value, low, high, kind, mode) {
   return `rgb(${table[i]} ${table[i + 1]} ${table[i + 2]})`;
 }
 
-/** Black or white, the one with the greater contrast to the colour: at least 4.58 for any colour. */
+/** Black or white, the one with the greater contrast to the colour. */
 export function inkOn(value, low, high, kind, mode) {
   const table = colourTable(kind, mode);
   const i = colourIndex(value, low, high) * 3;
@@ -47,5 +47,4 @@ export function inkOn(value, low, high, kind, mode) {
   return (luminance + 0.05) ** 2 > 1.05 * 0.05 ? "#000" : "#fff";
 }
 
-/** Linear light of one sRGB byte, 0 to 1. */
 const linear = (byte) => (byte <= 10 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4);

@@ -2,13 +2,10 @@
 import { canShowBoth, comparesModels, isCompared } from "./seen.js";
 import { state, useSelection } from "./state.js";
 
-/**
- * Property of a request body: {input, decoder_input, interventions} of the other side. It is a symbol, so that copies
- * by spreading keep it and JSON omits it.
- */
+/** Property of a request body: the fields of the other side. As a symbol, copies keep it and JSON omits it. */
 export const OTHER = Symbol("other side");
 
-/** Split a body into {own, other}: the requests of this side and of the other side (null without a difference). */
+/** other: null without a difference. */
 export function sidesOfRequest(body) {
   if (!body?.[OTHER]) return { own: body, other: null };
   const { [OTHER]: given, ...own } = body;
@@ -16,12 +13,12 @@ export function sidesOfRequest(body) {
   return { own, other: { ...given, ...rest } };
 }
 
-/** The name of the difference for titles; "" if none is shown. */
-export function useDifferenceName() {
+/** "" without a difference. */
+export function useDifferenceName(before = "") {
   const selection = useSelection();
   if (!isCompared(selection) || selection.change_show !== "difference") return "";
   const [first, second] = sideNames(selection);
-  return `${second} − ${first}`;
+  return `${before}${second} − ${first}`;
 }
 
 /** Names of the two sides; the first one is subtracted. */
@@ -30,16 +27,14 @@ export function sideNames(selection) {
   return selection.change_text ? ["text A", "text B"] : ["before", "after"];
 }
 
-/** The reason why two answers have no difference; `title` replaces the title of a server error. */
 class NoDifference extends Error {
   title = "No difference";
   status = 422;
 }
 
 /**
- * The entries of `after` with their arrays minus the arrays of `before`: {..., arrays, before, after, isDifference},
- * where before and after are both answers. Different tokens at a position are shown as both names, if both sides have
- * the same number of tokens. Ids are not subtracted: they keep the values of `after`.
+ * The entries of `after` with their arrays minus the arrays of `before`. Different tokens at a position are shown as both
+ * names, if both sides have as many tokens. Ids are not subtracted.
  */
 export function difference(after, before) {
   return after.map((entry, i) => {
@@ -58,7 +53,7 @@ export function difference(after, before) {
 
 const NAMES = { component: "component_names", addition: "addition_names" }; // arrays with named components
 
-/** The array of both entries. If its components have names, both have all names; a missing component is 0. */
+/** If the components have names, both arrays have all names; a missing component is 0. */
 function ofSameNames(entries, name, names) {
   const arrays = entries.map((entry) => entry.arrays[name]);
   const axis = arrays[0].axes?.find((each) => each in NAMES);

@@ -10,13 +10,13 @@ const MAX_TOKENS = 48;
 // The last generated decoder text, its model and its input text; another model or input text needs a new one.
 let written = { model: null, text: null, decoder: null };
 
-/** {prompt, said}: the prompt and its greedy continuation. The prompt identifies answers to an older text. */
+/** The prompt identifies answers to an older text. */
 async function saidAfter(route, body, options) {
   const { text } = (await json(route, body, options)).choices[0];
   return { prompt: body.prompt, said: text.replaceAll("\ufffd", "") }; // incomplete characters would be tokenized differently
 }
 
-/** Fill the shared decoder text of an encoder-decoder while it is empty; returns {loading, error} of the generation. */
+/** Fill the shared decoder text while it is empty. */
 export function useDecoderText() {
   const { text, decoder } = useStore(state); // of the first of two texts: both are compared with the same decoder text
   const { kind, model } = useCapabilities();

@@ -1,10 +1,7 @@
 // Uncommitted text of a field: it is kept when the page is drawn again.
 import { useRef, useState } from "./html.js";
 
-/**
- * The draft of a field with the text `value`: {text, isTyped (and not committed), write(text), take(), drop()}; take
- * commits by onTake(text), drop restores the value. A new value from outside replaces the typed text.
- */
+/** {text, isTyped, write(text), take(), drop()}; take commits by onTake(text), drop restores the value. */
 export function useDraft(value, onTake) {
   const draft = useRef({ text: null, shown: value, taken: value }).current;
   const [, setVersion] = useState(0);
@@ -25,3 +22,10 @@ export function useDraft(value, onTake) {
   };
   return { text: draft.text ?? value, isTyped: draft.text !== null, write: set, take, drop: () => set(null) };
 }
+
+/** A handler of keys: Enter takes the text, and with Shift starts a line. */
+export const onEnter = (take) => (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  take();
+};

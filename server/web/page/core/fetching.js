@@ -11,7 +11,7 @@ import { useSelection } from "./state.js";
 
 const KEPT_BYTES = 64 * 1024 * 1024;
 
-/** Answers by request, the least recently used dropped first. */
+/** The least recently used answers are dropped first. */
 class AnswerCache {
   #answers = new Map();
   #bytes = 0;
@@ -43,7 +43,7 @@ class AnswerCache {
   }
 }
 
-/** The approximate size of an answer in bytes; of a long text, the tokens use at least as much as the numbers. */
+/** The approximate size of an answer in bytes. */
 function sizeOf(part) {
   if (ArrayBuffer.isView(part)) return part.byteLength;
   if (typeof part === "string") return 16 + part.length;
@@ -63,7 +63,7 @@ function forget() {
 connection.follow((now) => now === "lost" && forget());
 restarts.follow(forget);
 
-/** The answer of a look (see `askLook`), from memory if possible; with another side, the difference of both. */
+/** The answer of a look, from memory if possible; with another side, the difference of both. */
 export async function look(route, body, options) {
   const { own, other } = sidesOfRequest(body);
   if (other) return difference(...(await Promise.all([own, other].map((side) => look(route, side, options)))));
@@ -79,17 +79,13 @@ function withBytesNamed(entries, input) {
   });
 }
 
-/** The JSON of a route with constant answers, from memory if it was fetched before. */
 export async function json(route, body = null, options = {}) {
   noteSeen(route, body, "application/json");
   return remembered(`json ${route} ${JSON.stringify(body)}`, (mine) => askJson(route, body, mine), options);
 }
 
-/**
- * The kept answer of the chosen model for a request, or the result of `fetchIt({signal})`. Concurrent callers share a
- * request, which is cancelled when all have aborted.
- */
-async function remembered(request, fetchIt, { signal } = {}) {
+/** The kept answer for a request, or that of `fetchIt({signal})`. Callers share a request; it is cancelled when all have aborted. */
+export async function remembered(request, fetchIt, { signal } = {}) {
   checkServer();
   const key = `${chosenModel.value} ${request}`;
   const kept = cache.get(key);
@@ -127,18 +123,15 @@ const NOTHING = { request: null, data: null, asked: null, error: null, loading: 
 const took = new Map(); // seconds of the last answer of a route
 const BUSY_WAIT = 5; // seconds before a request is sent again to a busy server without Retry-After
 
-/** The key of a request; requests with and without another side have different keys. */
 const keyOf = (route, body) => {
   const { own, other } = sidesOfRequest(body);
   return `${route} ${JSON.stringify(own)}${other ? ` ${JSON.stringify(other)}` : ""}`;
 };
 
 /**
- * {data, asked, error, loading, isStale, retry, usual} of `fetcher(route, body, {signal})`; a null route sends no
- * request. While a new answer loads, `data` is the previous one (of the body `asked`) and isStale is true, so that the
- * view does not flicker. Requests that are not needed any more are cancelled. A busy server gets the request again after
- * Retry-After (`error.again`, in seconds); a failed one is sent again when the server or the key is back. On the
- * side of a second model, the request names that model.
+ * {data, asked, error, loading, isStale, retry, usual} of `fetcher(route, body, {signal})`; a null route sends no request.
+ * While a new answer loads, `data` is the previous one (of the body `asked`), so that the view does not flicker. A busy server
+ * gets the request again after `error.again` seconds; a failed one is sent again when the server or the key is back.
  */
 export function useAnswer(fetcher, route, given) {
   const [result, setResult] = useState(NOTHING);
@@ -183,11 +176,22 @@ export function useAnswer(fetcher, route, given) {
   return { ...result, loading: true, isStale: result.data !== null, retry };
 }
 
-/** The first (or only) input's entry of a look, in `data`; see useAnswer. */
+/** The first input's entry of a look; see useAnswer. */
 export function useLook(route, body) {
   const answer = useAnswer(look, route, body);
   return { ...answer, entry: answer.data?.[0] ?? null };
 }
 
-/** The JSON of a route, in `data`; see useAnswer. */
+/** As useLook; the answer of `part`, a smaller request (null: none), is sent first, and shown until the whole one comes. */
+export function useLookInParts(route, body, part) {
+  const first = useLook(part && route, part);
+  const whole = useLook(part && first.loading ? null : route, body);
+  const last = useRef(null); // shown until there is a part of the new one
+  const isNew = ({ data, isStale }) => data !== null && !isStale;
+  if (isNew(whole)) last.current = whole;
+  if (!part || route === null || isNew(whole) || whole.error) return whole;
+  if (isNew(first)) return { ...first, loading: true, isPart: true };
+  return { ...(last.current ?? first), loading: true, isStale: last.current !== null };
+}
+
 export const useJson = (route, body = null) => useAnswer(json, route, body);

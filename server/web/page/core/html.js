@@ -15,13 +15,24 @@ export {
   useState,
 } from "../vendor/preact-htm.js";
 
-/** Class names from the truthy parts: `classes("chip", isOn && "on")`. */
 export const classes = (...parts) => parts.filter(Boolean).join(" ");
 
-/** Whether a key is pressed with one that makes it the browser's: Alt+Left goes back. */
+/** Whether the key is the browser's: Alt+Left goes back. */
 export const hasModifier = ({ altKey, ctrlKey, metaKey }) => altKey || ctrlKey || metaKey;
 
-/** A component that is rendered again only when a property changes. */
+/** Keep an event from the browser and from the elements around. */
+export function used(event) {
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+/** Call handlers by the names of a target's events; returns a function that ends this. */
+export function listen(target, handlers, options) {
+  const abort = new AbortController();
+  for (const name in handlers) target.addEventListener(name, handlers[name], { ...options, signal: abort.signal });
+  return () => abort.abort();
+}
+
 export const memo = (Component) => function Memo(properties) {
   const values = Object.values(properties);
   return useMemo(() => html`<${Component} ...${properties} />`, [...values]);

@@ -11,7 +11,7 @@ import { useSelection } from "./state.js";
 export const Capabilities = createContext(null);
 export const useCapabilities = () => useContext(Capabilities);
 
-/** The reason why the model does not support a route, as a sentence; null if it does. */
+/** The reason why the model does not support a route; null if it does. */
 export function lackOf(capabilities, route) {
   const { works, reason } = capabilities.routes[route];
   if (works) return null;
@@ -19,16 +19,12 @@ export function lackOf(capabilities, route) {
   return `${said[0].toUpperCase()}${said.slice(1)}.`;
 }
 
-/** Input texts: {input, decoder_input (of an encoder-decoder, once there is one)}. */
 export function textsOf(selection, capabilities) {
   const isPair = capabilities.kind === "encoder-decoder";
   return { input: selection.text, ...(isPair && selection.decoder ? { decoder_input: selection.decoder } : {}) };
 }
 
-/**
- * The common fields of all looks: the texts, and the interventions if the changed model is shown. For a difference,
- * OTHER holds the other side (see core/compare.js).
- */
+/** The common fields of all looks; for a difference, OTHER holds the other side. */
 export function inputOf(selection, capabilities) {
   const { change_show: show, change_text: second } = selection;
   const texts = textsOf(selection, capabilities);
@@ -42,7 +38,9 @@ export function inputOf(selection, capabilities) {
   return second ? { ...changed, input: second, [OTHER]: changed } : { ...changed, [OTHER]: texts };
 }
 
-/** The nearest existing position, for one that may count from the end or be too large. */
+export const useInput = () => inputOf(useSelection(), useCapabilities());
+
+/** The nearest existing position; a negative one counts from the end. */
 export function clamp(position, count) {
   const counted = position < 0 ? count + position : position;
   return Math.max(0, Math.min(count - 1, counted));
@@ -55,9 +53,8 @@ function attendingLayer(stack, layer) {
 }
 
 /**
- * {stack, part, prefix (of the names of its blocks), layer, head, keyHead, layers, numLayers, numHeads} of the selection,
- * each within the model. layer: a layer
- * with attention, unless ofAnyBlock is set; layers: all layers that `layer` can be; ofPart: another part than the chosen one.
+ * The selection within the model. prefix: of the names of its blocks; layer: one with attention, unless ofAnyBlock is set;
+ * layers: all that `layer` can be; ofPart: another part than the chosen one.
  */
 export function useHead({ ofAnyBlock = false, ofPart = null } = {}) {
   const selection = useSelection();
@@ -80,10 +77,9 @@ export function useHead({ ofAnyBlock = false, ofPart = null } = {}) {
   };
 }
 
-/** Whether a stack adds a bias by distance to its scores (learned or fixed). */
 export const hasPositionBias = (stack) => stack.positions.some((name) => name === "relative" || name === "alibi");
 
-/** A stack with the properties of one layer: its sizes, and no rotary positions or experts if it has none. */
+/** A stack with the properties of one layer. */
 export function stackAt(stack, layer) {
   const isUnrotated = stack.unrotated_layers?.includes(layer);
   const isDense = stack.experts?.dense_layers.includes(layer);
@@ -96,13 +92,12 @@ export function stackAt(stack, layer) {
   };
 }
 
-/** {queries, keys}: the tokens on both sides of an attention, from an answer for that part. */
+/** The tokens on both sides of an attention. */
 export function sidesOf(entry, part) {
   const encoder = entry.encoder_tokens ?? entry.tokens;
   return { queries: part === "encoder" ? encoder : entry.tokens, keys: part === "decoder" ? entry.tokens : encoder };
 }
 
-/** {tokens, ids, offsets, error, loading} of a text; all of them empty for an empty one. */
 export function useTokens(text) {
   const { data, asked, error, loading } = useJson(
     text === "" ? null : "tokenize",
@@ -115,7 +110,7 @@ export function useTokens(text) {
 const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥" };
 const signOf = (unseen) => SIGNS[unseen] ?? `U+${unseen.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 
-/** A token in readable form; one of invisible characters only (spaces, line ends) shows symbols for them. */
+/** A token in readable form; invisible characters are shown as symbols. */
 export function shownToken(token) {
   if (token === "") return "∅";
   if (token.includes("\ufffd")) return token.replaceAll("\ufffd", "◌").trim(); // parts of a character

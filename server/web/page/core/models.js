@@ -11,23 +11,22 @@ import { useStore } from "./store.js";
 
 const IMPLIED = { completion: "chat", sparse_embedding: "embedding" };
 
-/** A model's purposes in words, without those that another one implies; "" before the server has read its files. */
+/** A model's purposes in words, without those that another one implies. */
 export function purposeOf({ capabilities: all }) {
   return (all ?? []).filter((one) => !all.includes(IMPLIED[one])).join(", ");
 }
 
-/** The answer (see useAnswer) of /v1/capabilities about another model ("": none). */
 export const useOther = (name) => useAnswer(askJson, name ? `v1/capabilities?model=${encodeURIComponent(name)}` : null, null);
 
 export const stateOf = ({ status }) => (status.value === "unloaded" ? "not loaded" : status.value);
 
-/** The models in an answer of /v1/models, without LoRA adapters. */
+/** Without LoRA adapters. */
 export const modelsIn = (answer) => answer?.data.filter(({ parent }) => parent === null) ?? [];
 
 const listModels = (route, body, options) => askJson(route, body, { ...options, isKept: false });
 
 /**
- * {models, list, name}: the models of a server with several ([] for one); the answer with them; and the name in the
+ * {models, list, name}: several models ([] for one); the answer with them; and the name in the
  * address, or of another model if the server has none with that name. `name` is "" without a choice, and null until
  * the models are known.
  */
@@ -45,11 +44,9 @@ function useModels() {
 }
 
 /**
- * {models, name, isOpening, isLoading, data, identity, loading, error, retry, note, others, choose, refresh, dismiss}:
- * the models, the name of the one to show, whether it is not shown or not loaded yet, and the answer of /v1/capabilities
- * about it; `data` is of the previous model until it comes. `identity` changes with the shown model and its process.
- * The answer is fetched again when the server is reachable again or has restarted, because the model may have changed.
- * `note`: why another model than the wanted one is shown, or null. others: names of all other models and of LoRA adapters.
+ * The models, the name of the one to show, whether it is not shown or not loaded yet, and the answer of /v1/capabilities
+ * about it; `data` is of the previous model until it comes. `identity` changes with the shown model and its process. `note`:
+ * why another model than the wanted one is shown, or null. others: names of all other models and of LoRA adapters.
  */
 export function useServed() {
   const { models, list, name, asked } = useModels();

@@ -1,8 +1,6 @@
 // Numerical functions of the page, and the formatting of numbers.
 
-/**
- * softmax(logits / temperature) in float64. At temperature 0 the largest logit (the first of equals) has probability 1.
- */
+/** softmax(logits / temperature). At temperature 0 the largest logit (the first of equals) has probability 1. */
 export function softmax(logits, temperature = 1) {
   const probabilities = new Float64Array(logits.length);
   let best = 0;
@@ -20,6 +18,9 @@ export function softmax(logits, temperature = 1) {
   return probabilities;
 }
 
+export const sum = (values) => values.reduce((all, value) => all + value, 0);
+
+export const within = (value, low, high) => Math.max(low, Math.min(high, value));
 /** Entropy in nats: -sum p ln p. */
 export function entropy(probabilities) {
   let sum = 0;
@@ -27,16 +28,19 @@ export function entropy(probabilities) {
   return sum;
 }
 
-/** The names of `count` numbered things. */
 export const indices = (count, first = 0) => Array.from({ length: count }, (_, i) => String(first + i));
 
-/** Indices by falling value; equal values keep their order. */
+/** `most` of `count` indices, from the first to the last; or all. */
+export const evenly = (count, most) => indices(Math.min(count, most)).map((i, _, { length }) =>
+  Math.round((i * (count - 1)) / Math.max(1, length - 1)));
+
+/** Equal values keep their order. */
 export function descending(values) {
   const order = new Uint32Array(values.length).map((_, i) => i);
   return order.sort((a, b) => values[b] - values[a] || a - b);
 }
 
-/** The indices of the `count` largest finite numbers, the largest first. */
+/** The largest finite numbers first. */
 export function largest(values, count) {
   const best = [];
   for (let i = 0; i < values.length; i += 1) {
@@ -49,7 +53,6 @@ export function largest(values, count) {
   return best;
 }
 
-/** The smallest and largest finite value, or [0, 0]. */
 export function extent(values) {
   let low = Infinity;
   let high = -Infinity;
@@ -61,29 +64,25 @@ export function extent(values) {
   return low <= high ? [low, high] : [0, 0];
 }
 
-/** The largest absolute value, at least 1e-30: the end of a scale. */
 export const sizeOf = (values) => Math.max(...extent(values).map(Math.abs), 1e-30);
 
 const BITS = { bfloat16: 8, float16: 11 }; // of a number's significand
 let bits = 24;
 let significant = 4;
 
-/** Take the significant digits of numbers, 4 at most, and which numbers are equal, from the model's compute dtype. */
+/** Significant digits, 4 at most, and which numbers are equal, follow from the model's compute dtype. */
 export function setPrecision(dtype) {
   bits = BITS[dtype] ?? 24;
   significant = Math.min(4, Math.ceil(bits * Math.log10(2)));
 }
 
-/** Whether two numbers are equal within the model's precision: less than a unit of the last place apart. */
+/** Whether less than a unit of the last place apart. */
 function areTied(a, b) {
   const size = Math.max(Math.abs(a), Math.abs(b));
   return a === b || Math.abs(a - b) < 2 ** (Math.floor(Math.log2(size)) + 1 - bits);
 }
 
-/**
- * {rank, isTied} of a place, from 0, in falling numbers: valueAt(place). Numbers that are equal within the model's
- * precision share the rank of the first of them.
- */
+/** {rank, isTied} of a place in falling numbers: valueAt(place). Tied numbers share the rank of the first of them. */
 export function rankAt(valueAt, place, count) {
   const isLike = (other) => other >= 0 && other < count && areTied(valueAt(other), valueAt(place));
   let first = place;
@@ -91,12 +90,10 @@ export function rankAt(valueAt, place, count) {
   return { rank: first + 1, isTied: first < place || isLike(place + 1) };
 }
 
-/** The decimals of numbers up to that size, at most 2, that the model's precision supports. */
+/** The decimals, at most 2, that the model's precision supports. */
 export const decimalsOf = (size) => Math.max(0, Math.min(2, significant - 1 - Math.floor(Math.log10(size || 1))));
 
-/**
- * A formatted number: 4 significant digits (3 for bfloat16, all for integers), a true minus, exponents where needed.
- */
+/** 4 significant digits (3 for bfloat16, all for integers), a true minus, exponents where needed. */
 export function format(value, digits = significant) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
@@ -111,10 +108,9 @@ export function format(value, digits = significant) {
 /** A share as percent, with one digit less: a probability is less exact than its logit. */
 export const percent = (share, digits = significant - 1) => `${format(share * 100, digits)} %`;
 
-/** Whole numbers with thin spaces between thousands. */
+/** Thin spaces between thousands. */
 export const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 
-/** A count with its noun: "1 token", "2 tokens". */
 export const counted = (count, noun, nouns = `${noun}s`) => `${grouped(count)} ${count === 1 ? noun : nouns}`;
 
 export function bytes(count) {

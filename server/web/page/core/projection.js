@@ -1,6 +1,24 @@
 // Vectors as directions and as points in a plane.
 
-/** Rows of a row-major [count, width] array scaled to length 1; a zero row stays zero. */
+export function dot(a, b) {
+  let all = 0;
+  for (let i = 0; i < a.length; i += 1) all += a[i] * b[i];
+  return all;
+}
+
+export const lengthOf = (vector) => Math.sqrt(dot(vector, vector));
+
+/** Row i of an array {data, shape}. */
+export const rowOf = ({ data, shape }, i) => data.subarray(i * shape.at(-1), (i + 1) * shape.at(-1));
+
+/** The product of each row of an array with each row of another. */
+export function productsOf(a, b) {
+  const [rows, columns] = [a, b].map((array) => Array.from({ length: array.shape[0] }, (_, i) => rowOf(array, i)));
+  const { length } = columns;
+  return Float32Array.from({ length: rows.length * length }, (_, i) => dot(rows[Math.floor(i / length)], columns[i % length]));
+}
+
+/** Rows scaled to length 1; a zero row stays zero. */
 export function unitRows(data, count, width) {
   const units = new Float64Array(count * width);
   for (let row = 0; row < count; row += 1) {
@@ -12,12 +30,11 @@ export function unitRows(data, count, width) {
   return units;
 }
 
-/** [columns, rows] of a row-major [rows, columns] array. */
 export function transposed(values, rows, columns) {
   return new Float32Array(values.length).map((_, i) => values[(i % rows) * columns + Math.floor(i / rows)]);
 }
 
-/** Dot products of all pairs of rows, [count, count]. */
+/** Dot products of all pairs of rows. */
 export function gram(rows, count, width) {
   const products = new Float64Array(count * count);
   for (let a = 0; a < count; a += 1) {
@@ -34,9 +51,8 @@ export function gram(rows, count, width) {
 const MOST_STEPS = 1000;
 
 /**
- * Principal components from the rows' dot products: the centred Gram matrix has the same eigenvalues as the covariance
- * (times count), and its eigenvectors times their roots are the coordinates. They are found by power iteration.
- * Returns {points: [[x, y]], explained: [share of the variance of x, of y]}.
+ * {points: [[x, y]], explained}: principal components from the rows' dot products. The centred Gram matrix has the same
+ * eigenvalues as the covariance (times count), and its eigenvectors times their roots are the coordinates.
  */
 export function principalPlane(products, count) {
   const centred = centredGram(products, count);
@@ -49,9 +65,8 @@ export function principalPlane(products, count) {
   };
 }
 
-/** {value, vector}: the largest eigenvalue with its unit vector, orthogonal to `others`; both 0 if there is none. */
+/** The largest eigenvalue with its unit vector, orthogonal to `others`; 0 if there is none. */
 function dominant(matrix, count, total, others) {
-  const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
   let vector = Float64Array.from({ length: count }, (_, i) => Math.sin(i + 1));
   let value = 0;
   for (let step = 0; step < MOST_STEPS; step += 1) {

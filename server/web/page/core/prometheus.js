@@ -30,7 +30,6 @@ export class Reading {
     return this.#byName.get(name) ?? [];
   }
 
-  /** The sum over all labels; null if there is no such metric. */
   sum(name, matches = () => true) {
     const found = this.samples(name).filter(({ labels }) => matches(labels));
     return found.length ? found.reduce((total, { value }) => total + value, 0) : null;
@@ -42,7 +41,7 @@ export class Reading {
   }
 }
 
-/** Increase of a counter between two readings; after a restart it counts from 0. */
+/** After a restart a counter counts from 0. */
 export function growth(before, after, name, matches) {
   const [first, last] = [before.sum(name, matches) ?? 0, after.sum(name, matches) ?? 0];
   return last >= first ? last - first : last;
@@ -53,10 +52,7 @@ export function rate(before, after, name, matches) {
   return seconds > 0 ? growth(before, after, name, matches) / seconds : 0;
 }
 
-/**
- * The quantile of a histogram's observations between two readings, linear within its bucket, as Prometheus's
- * histogram_quantile; null without observations.
- */
+/** Linear within its bucket, as Prometheus's histogram_quantile; null without observations. */
 export function quantile(before, after, name, share) {
   const counts = (reading) => reading.samples(`${name}_bucket`).reduce(
     (sums, { labels, value }) => sums.set(labels.le, (sums.get(labels.le) ?? 0) + value), new Map());

@@ -10,7 +10,6 @@ const TYPES = {
   BOOL: (buffer) => new Uint8Array(buffer),
 };
 
-/** {metadata: {name: string}, tensors: {name: {data: typed array, shape, dtype}}} of the bytes. */
 export function parseSafetensors(buffer) {
   const headerLength = Number(new DataView(buffer).getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, headerLength)));
@@ -25,7 +24,6 @@ export function parseSafetensors(buffer) {
   return { metadata, tensors };
 }
 
-/** IEEE 754 half to single precision, value by value. */
 function halfToSingle(halves) {
   const singles = new Float32Array(halves.length);
   for (let i = 0; i < halves.length; i += 1) {

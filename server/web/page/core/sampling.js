@@ -1,10 +1,9 @@
 // Sampling options of continued texts, in Chat and in Attention: they are part of the address.
 
-/** Fields of the shared state by the names of the request's fields. */
 export const SHARED = {
   temperature: "write_temperature", top_p: "write_top_p", top_k: "write_top_k", seed: "write_seed", max_tokens: "write_max_tokens",
 };
 
-/** The sampling fields of a request, from the shared state; without those that keep the model's own value. */
+/** Without the fields that keep the model's own value. */
 export const samplingOf = (selection) =>
   Object.fromEntries(Object.entries(SHARED).map(([name, field]) => [name, selection[field]]).filter(([, value]) => value !== null));

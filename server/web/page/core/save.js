@@ -26,7 +26,7 @@ const quoted = (cell) => (/[",\n\r]/.test(String(cell)) ? `"${String(cell).repla
 
 const csvText = (lines) => lines.map((line) => line.map(quoted).join(",")).join("\r\n") + "\r\n";
 
-/** A matrix as CSV, with row and column names; further axes become rows. */
+/** Further axes become rows. */
 export function csvOfArray({ data, shape }, rowNames, columnNames) {
   const columns = shape.at(-1);
   const lines = [];

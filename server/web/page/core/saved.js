@@ -5,7 +5,6 @@ import { state } from "./state.js";
 
 const MOST_BYTES = 32 * 1024 * 1024; // of all kept responses; they are blobs, outside the heap
 
-/** The same key for a request regardless of the order of its fields. */
 const keyOf = (route, body, accept) => JSON.stringify([route.replace(/^\//, ""), accept, inOrder(body ?? null)]);
 
 function inOrder(part) {
@@ -14,23 +13,21 @@ function inOrder(part) {
   return Object.fromEntries(Object.keys(part).sort().map((name) => [name, inOrder(part[name])]));
 }
 
-const kept = new Map(); // {model, request, blob, seen} by model and key, the least recently used first
+const kept = new Map();
 let bytes = 0;
-const underway = new Map(); // of requests without an answer yet: what was shown, by the same keys
+const underway = new Map();
 const held = new Map(); // number of places on the page that show the answer of a request now
 
 const TEXTS = ["view", "text", "decoder", "embeddings_texts", "contributions_pair", "patching_a", "patching_b", "motion_word",
   "motion_texts", "change_text", "change_source", "change_away"];
 
-/** What else the page shows: `chat`, the id of the conversation. */
 export const seenMore = {};
 
-/** The view and its texts; requests about other texts are not saved. */
 const seenNow = () => JSON.stringify([...TEXTS.map((name) => state.value[name]), seenMore.chat]);
 
 const keyAmongAll = (model, { route, body, accept }) => `${model} ${keyOf(route, body, accept)}`;
 
-/** Keep a model's response to a request {route, body, accept} unchanged: the ArrayBuffer that `read()` resolves to. */
+/** Keep a model's response to a request: the ArrayBuffer that `read()` resolves to. */
 export async function keep(model, request, read) {
   if (isEmbedded) return read();
   const key = keyAmongAll(model, request);
@@ -62,7 +59,7 @@ function drop(key) {
 
 const nameOf = ({ route, body }) => `${route} ${JSON.stringify(body ?? null)}`;
 
-/** Note that the view shows the answer of a request that was sent before. */
+/** The view shows the answer of a request that was sent before. */
 export function noteSeen(route, body, accept) {
   const key = keyAmongAll(chosenModel.value, { route, body, accept });
   const entry = kept.get(key);
@@ -72,7 +69,7 @@ export function noteSeen(route, body, accept) {
   kept.set(key, entry);
 }
 
-/** Note that a place shows the answer of a request; returns a function that ends this. */
+/** A place shows the answer; returns a function that ends this. */
 export function hold(route, body) {
   const name = nameOf({ route, body });
   held.set(name, (held.get(name) ?? 0) + 1);
@@ -86,13 +83,12 @@ export function forgetKept() {
 
 const carried = new Map();
 
-/** Save state that is in no answer, under a name: `read()` when saving; returns the saved state in a saved file. */
+/** Save state that is in no answer; returns the saved state in a saved file. */
 export function carry(name, read) {
   carried.set(name, read);
   return saved?.states[name];
 }
 
-/** All content of a file of the present view and model: {root, hash, at, answers, states}. */
 export async function contentOf(root, hash) {
   const now = seenNow();
   const wanted = [...kept.values()].filter(({ model, request, seen }) =>
@@ -116,7 +112,7 @@ function base64Of(all) {
 
 const inFile = new Map(saved?.answers.map((answer) => [keyOf(answer.route, answer.body, answer.accept), answer]));
 
-/** The response to a request from a saved file; null if the file does not have it. */
+/** Null if the file does not have it. */
 export function responseInFile(route, body, accept) {
   const answer = inFile.get(keyOf(route, body, accept));
   if (!answer) return null;

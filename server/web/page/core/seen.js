@@ -8,34 +8,30 @@ const WITH_DIFFERENCE = new Set(["attention", "why", "moves", "lens", "next", "h
 
 export const canSubtract = ({ view, moves_as: as }) => WITH_DIFFERENCE.has(view) && (view !== "moves" || as === "amounts");
 
-// Views that show both sides next to each other, and compare two models.
 const BESIDE = new Set(["attention", "next"]);
 
 export const canShowBoth = (view) => BESIDE.has(view);
 
-/** Whether two models are compared; a second text has no effect then. */
+/** A second text has no effect then. */
 export const comparesModels = ({ view, change_model: model }) => model !== "" && canShowBoth(view);
 
-/** Whether there are two sides to compare: two models, a list of changes, or a second text. */
 export const isCompared = (selection) => comparesModels(selection) ||
   (!UNCHANGED_VIEWS.has(selection.view) && (selection.change !== "" || selection.change_text !== ""));
 
-/** The selected side, if the view supports it. */
 function sideOf(selection) {
   const { view, change_show: show } = selection;
   const isAble = { difference: canSubtract(selection), both: canShowBoth(view) && isCompared(selection) }[show] ?? true;
   return isAble ? show : "after";
 }
 
-/** Whether the view shows the second text; the view's edits then change the second text. */
+/** Then the view's edits change the second text. */
 export const showsSecond = (selection) => selection.change_text !== "" && !UNCHANGED_VIEWS.has(selection.view) &&
   !comparesModels(selection) && sideOf(selection) === "after";
 
-/** The name of the second model if the view shows its side, else "". */
 export const otherModel = (selection) =>
   (comparesModels(selection) && /after|difference/.test(selection.change_show) ? selection.change_model : "");
 
-/** The selection for views: its text is the displayed one, and its side is one that the view supports. */
+/** Its text is the displayed one, and its side is one that the view supports. */
 export function seenOf(selection) {
   const side = sideOf(selection);
   const [seesSecond, isOfModels] = [showsSecond(selection), comparesModels(selection)];

@@ -7,10 +7,7 @@ import { select, state, useSelection } from "./state.js";
 
 const NOBODY = [];
 
-/**
- * {encoder, decoder, last, error, loading}: the tokens of each stack ([] without such a stack, or while loading), and
- * of the stack that predicts. The decoder of an encoder-decoder has a start token, so the server returns the ids.
- */
+/** The tokens of each stack, and of the one that predicts. The decoder of a pair has a start token: the server returns the ids. */
 export function useSequences() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -29,7 +26,7 @@ export function useSequences() {
 
 const MASK = /^(\[MASK\]|<mask>)$/;
 
-/** Select the first mask token of an encoder's text, or else its last word, if no position is selected. */
+/** Select an encoder's first mask token, or else its last word, if no position is selected. */
 export function useMaskedPlace() {
   const { text, query } = useSelection();
   const isAsked = useCapabilities().kind === "encoder" && query === -1;
@@ -42,10 +39,7 @@ export function useMaskedPlace() {
   }, [isAsked, loading, tokens]);
 }
 
-/**
- * The selected query as a position in the text of `part`, at most the last token. Null while the tokens are counted; -1
- * is the last token of any text, without waiting.
- */
+/** The selected query as a position in the text of `part`; null while the tokens are counted. -1 needs no count. */
 export function useQueryOf(part) {
   const { query } = useSelection();
   const count = useSequences()[part === "encoder" ? "encoder" : "decoder"].length;

@@ -6,13 +6,11 @@ import { Store } from "./store.js";
 
 const CHECKED_MS = 10_000; // the server's start time may be older than a request by this much
 
-/** Number of observed server restarts; 0 where /metrics is not accessible. */
 export const restarts = new Store(0);
 
 let began = null; // in seconds since 1970
 let lastChecked = -Infinity;
 
-/** Read the server's start time, unless it was read within CHECKED_MS. */
 export async function checkServer() {
   if (saved || performance.now() - lastChecked < CHECKED_MS) return;
   lastChecked = performance.now();

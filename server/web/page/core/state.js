@@ -4,7 +4,7 @@ import { seenOf, showsSecond } from "./seen.js";
 import { createContext, useContext } from "./html.js";
 import { Store, useStore } from "./store.js";
 
-/** A field: its initial value, read(raw) from the address, and write(value) for it. */
+/** read(raw): from the address; write(value): for it. */
 const field = (initial, read, write = String) => ({ initial, read, write });
 const text = (initial) => field(initial, (raw) => raw);
 const integer = (initial) => field(initial, (raw) => (/^-?\d{1,9}$/.test(raw) ? Number(raw) : initial));
@@ -12,7 +12,7 @@ const number = (initial, low, high) => field(initial, (raw) =>
   (raw !== "" && Number.isFinite(Number(raw)) ? Math.min(high, Math.max(low, Number(raw))) : initial));
 const choice = (...values) => field(values[0], (raw) => (values.includes(raw) ? raw : values[0]));
 const flag = (initial) => field(initial, (raw) => raw === "1", (value) => (value ? "1" : "0"));
-/** A number that may be missing (null): the model's own value is used then. */
+/** null: the model's own value. */
 const optional = (initial, low, high, { isWhole = false } = {}) => field(initial, (raw) => {
   const value = Number(raw);
   if (raw === "") return null;
@@ -25,14 +25,14 @@ const FIELDS = {
   view: text("home"),
   model: text(""), // "" on a server with one model
   text: text("The Eiffel Tower is in the city of"),
-  decoder: text(""), // input of an encoder-decoder's decoder
-  part: text(""), // stack: "decoder", "encoder" or "cross"; "" is the model's first
-  layer: integer(1), // negative numbers count from the end, as on the wire
+  decoder: text(""), // input of a decoder next to an encoder
+  part: text(""), // "decoder", "encoder" or "cross"; "" is the model's first
+  layer: integer(1), // negative numbers count from the end
   head: integer(3),
   query: integer(-1),
-  key: integer(null), // null: none selected; core/strongest.js then selects a strong one
+  key: integer(null), // core/strongest.js then selects a strong one
 
-  write_temperature: optional(0.8, 0, 100), // of continued texts; null: the model's own
+  write_temperature: optional(0.8, 0, 100), // of continued texts
   write_top_p: optional(null, 1e-9, 1),
   write_top_k: optional(null, -1, 2 ** 31 - 1, { isWhole: true }),
   write_seed: optional(null, -(2 ** 53) + 1, 2 ** 53 - 1, { isWhole: true }),
@@ -41,48 +41,48 @@ const FIELDS = {
   chat_mode: choice("chat", "text"), // text: the model continues a text, without the chat template
   chat_draft: text(""), // a message for the field; it is not sent
 
-  attention_show: choice("heads", "stacks"), // one head, or all parts of the model
+  attention_show: choice("heads", "stacks"),
   attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: weight times length of the added vector
-  attention_cells: choice("cells", "dots"), // drawing of a number: as a coloured square, or as a dot with that area
-  attention_orientation: choice("rows", "columns"), // the axis of the queries
+  attention_cells: choice("cells", "dots"),
+  attention_orientation: choice("rows", "columns"),
   attention_sink: flag(true), // whether the first token is shown as a key
-  attention_shade: choice("linear", "root"), // of the colours: root shows small weights next to large ones
+  attention_shade: choice("linear", "root"), // root shows small weights next to large ones
   attention_picture: choice("both", "matrix", "text"),
   attention_side: choice("query", "key"), // role of the pointed word in the long text
 
-  why_order: choice("sorted", "natural"), // of a head's numbers: by their product, or in index order
+  why_order: choice("sorted", "natural"),
 
   moves_as: choice("arrows", "amounts"),
 
   contributions_target: text(""), // a token's text, or # and its id; "" is the model's own next token
   contributions_versus: text(""),
   contributions_measure: choice("logit", "length"),
-  contributions_heads: choice("all", "one"), // heads included in the sums by source token
-  contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or only the largest components
-  contributions_by: choice("word", "head", "layer"), // grouping of the reasons for an answer
-  contributions_verify: choice("8", "3", "0"), // number of words that are removed
-  contributions_pair: text(""), // the second text, for models that score pairs
+  contributions_heads: choice("all", "one"),
+  contributions_parts: choice("layers", "largest"),
+  contributions_by: choice("word", "head", "layer"),
+  contributions_verify: choice("8", "3", "0"),
+  contributions_pair: text(""),
 
   lens_target: text(""), // as contributions_target
-  lens_words: flag(false), // whether predictions without a letter or digit are left out
+  lens_words: flag(false), // without predictions that have no letter or digit
   lens_state: integer(-1), // 0 is the embedding, i the stream after block i
 
   next_temperature: number(1, 0, 3),
   next_top_k: integer(0),
   next_top_p: number(1, 0.01, 1),
   next_min_p: number(0, 0, 1),
-  next_find: text(""), // the token in the search field
+  next_find: text(""),
 
   heads_x: text("previous_token"),
   heads_y: text("induction"),
   heads_on: choice("random", "text"),
 
-  flow_open: text(""), // the open tensor
+  flow_open: text(""),
 
   journey_stop: text(""), // its name; "" is the first
-  journey_plays: flag(false), // whether it plays as soon as it is drawn
-  journey_between: number(0, 0, 0.99), // progress to the next one
-  journey_temperature: number(1, 0, 100), // of the attention, computed from the model's scores
+  journey_plays: flag(false), // as soon as it is drawn
+  journey_between: number(0, 0, 0.99), // of the way to the next stop
+  journey_temperature: number(1, 0, 100),
 
   embeddings_texts: text(""), // one a line; "" is the examples
   embeddings_layer: text(""), // "" is after the final norm
@@ -91,59 +91,56 @@ const FIELDS = {
   weights_matrix: text(""), // a name as capabilities has it; "" is the token table
   weights_axis: choice("rows", "columns"),
   weights_show: choice("overview", "numbers", "product", "rank", "angles", "positions", "units", "sizes"),
-  weights_name: text("blocks.{layer}.attn.W_Q"), // the weight that is shown
-  weights_row: integer(0), // the first row and column of the visible part of a large one
+  weights_name: text("blocks.{layer}.attn.W_Q"),
+  weights_row: integer(0), // of the visible part of a large one
   weights_column: integer(0),
-  weights_letter: choice("Q", "K", "V"), // which of a head's matrices reads the word
-  weights_between: choice("words", "vectors"), // vectors between which angles are shown
+  weights_letter: choice("Q", "K", "V"),
+  weights_between: choice("words", "vectors"),
   weights_words: text("king queen prince princess man woman boy girl"),
-  weights_less: flag(false), // whether the identity is taken away
-  weights_unit: integer(null), // two neurons of a layer's MLP; null: the strongest pair of the first ones
+  weights_less: flag(false),
+  weights_unit: integer(null), // null: the strongest pair of the first neurons
   weights_other: integer(null),
-  weights_sizes: text(""), // sizes of a model's parts, separated by commas; "" is GPT-3
+  weights_sizes: text(""), // "" is GPT-3
 
-  next_logits: text("2, 1, 0"), // the reader's numbers
-  next_logits_first: flag(false), // whether they come before the model's
+  next_logits: text("2, 1, 0"),
+  next_logits_first: flag(false), // before the model's
   next_logits_temperature: number(1, 0, 100),
 
-  change: text(""), // changes inside the model, see core/changes.js
+  change: text(""), // see core/changes.js
   change_show: choice("after", "before", "difference", "both"), // both: next to each other
-  change_text: text(""), // the second text, compared with the first one; "" is none
+  change_text: text(""), // compared with the first one
   change_model: text(""), // the second model, compared with the first one; "" is none
-  change_source: text(""), // source text of a patch, and target text of steering
-  change_away: text(""), // text that steering moves away from; "" is the input itself
+  change_source: text(""), // of a patch, and of steering
+  change_away: text(""), // from which steering moves; "" is the input itself
   change_open: flag(false),
 
-  motion_show: choice("one", "contexts"), // a word of the text, or one word in several texts
-  motion_by: choice("word", "head", "one"), // sources of the arrows; one: words through the chosen head
-  motion_layers: choice("sum", "each", "one"), // all together, one after another, or only the chosen one
-  motion_mlps: flag(true), // whether the additions of MLPs are drawn
+  motion_show: choice("one", "contexts"),
+  motion_by: choice("word", "head", "one"), // one: words through the chosen head
+  motion_layers: choice("sum", "each", "one"),
+  motion_mlps: flag(true),
   motion_space: choice("plane", "space"),
-  motion_axes: choice("auto", "largest", "parts", "key"), // auto: additions of other words, or differences between contexts
-  motion_yaw: integer(30), // rotation of the space in degrees
+  motion_axes: choice("auto", "largest", "parts", "key"),
+  motion_yaw: integer(30), // degrees
   motion_pitch: integer(20),
   motion_word: text("mole"),
-  motion_texts: text(""), // one a line; "" is the example of the word
-  motion_at: number(1, 0, 1), // progress of the playback
+  motion_texts: text(""), // "" is the example of the word
+  motion_at: number(1, 0, 1),
   motion_speed: number(1, 0.25, 8),
 
   patching_a: text(""), // both texts; "" and "" are the first example
   patching_b: text(""),
   patching_what: choice("stream", "attention", "mlp", "head"),
-  patching_side: choice("a", "b"), // the text that a vector is taken from
-  patching_source: integer(null), // position in that text, and in the other one; null: the last tokens that differ
+  patching_side: choice("a", "b"), // the source of the vector
+  patching_source: integer(null), // null: the last tokens that differ
   patching_target: integer(null),
 
-  lesson: text(""), // the file's name in lessons/; "list" is the list of them
+  lesson: text(""), // "list" is the list of them
   lesson_step: integer(1),
 };
 
 export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
 
-/**
- * Former names of views, which links and lessons still use: functions from the address' parameters to the fields that
- * open the same picture today. For a view with another name: `old: () => ({ view: "new" })`.
- */
+/** Former names of views, which links still use: from the address' parameters to the fields of the same picture. */
 const FORMER_VIEWS = {
   stacks: () => ({ view: "attention", attention_show: "stacks" }), // 0.2
   write: (parameters) => ({ view: "chat", chat_mode: parameters.get("write_chat") === "1" ? "chat" : "text" }), // 0.2
@@ -151,7 +148,6 @@ const FORMER_VIEWS = {
   contributions: () => ({ view: "moves", moves_as: "amounts" }),
 };
 
-/** The fields, with the present name of the view. */
 const renamed = (fields, parameters = new URLSearchParams()) =>
   ({ ...fields, ...(Object.hasOwn(FORMER_VIEWS, fields.view) && FORMER_VIEWS[fields.view](parameters)) });
 
@@ -176,9 +172,8 @@ function toHash(state) {
 export const state = new Store(fromHash(location.hash || saved?.hash || ""));
 
 /**
- * Change fields of the state; the URL is updated. `text` is the displayed text: while views show the second of two
- * texts, a new text replaces that one. A new view, or `remember: true`, adds an entry to the browser's history. side: the
- * side that the caller shows, if both are shown.
+ * Change fields of the state and the address. `text` is the displayed text: a new one replaces the second text where that
+ * is shown. A new view, or `remember: true`, adds an entry to the browser's history. side: the one that the caller shows.
  */
 export function select(changes, { remember = "view" in changes, side } = {}) {
   for (const name of Object.keys(changes)) {
@@ -221,10 +216,8 @@ addEventListener("popstate", () => {
   state.set(fromHash(location.hash));
 });
 
-/** The address of the current state with other values of some fields. */
 export const linkTo = (changes) => toHash({ ...state.value, ...renamed(changes) });
 
-/** The part of the address that restores the current state, and the address at the server. */
 export const hashNow = () => toHash(state.value);
 export function address() {
   const whole = new URL(hashNow(), saved?.root ?? location.href);
@@ -232,10 +225,10 @@ export function address() {
   return whole.href;
 }
 
-/** The side of a comparison ("before", "after") that is shown by the components below; "" is the selected one. */
+/** The side of a comparison that the components below show; "" is the selected one. */
 export const Side = createContext("");
 
-/** The shared state for views (see core/seen.js); the component is rendered again when it changes. */
+/** The shared state for views (see core/seen.js). */
 export function useSelection() {
   const [all, side] = [useStore(state), useContext(Side)];
   return seenOf(side ? { ...all, change_show: side } : all);

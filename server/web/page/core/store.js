@@ -13,21 +13,20 @@ export class Store {
     return this.#value;
   }
 
-  /** Set the value and call all listeners; an equal value calls none. */
+/** An equal value calls no listener. */
   set(value) {
     if (Object.is(value, this.#value)) return;
     this.#value = value;
     for (const listener of [...this.#listeners]) listener(value);
   }
 
-  /** Call `listener(value)` after each change; returns a function that removes the listener. */
+/** Returns a function that removes the listener. */
   follow(listener) {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
   }
 }
 
-/** The store's value; the component is rendered again when it changes. */
 export function useStore(store) {
   const [value, setValue] = useState(store.value);
   useEffect(() => {

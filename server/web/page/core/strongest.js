@@ -1,20 +1,16 @@
 // Default pair of views without a chosen one: the largest weight that is informative.
 import { useLook } from "./fetching.js";
 import { useEffect } from "./html.js";
-import { clamp, inputOf, useCapabilities, useHead } from "./model.js";
+import { clamp, useHead, useInput } from "./model.js";
 import { seenOf } from "./seen.js";
 import { select, state, useSelection } from "./state.js";
 
-/**
- * Choose a pair of the selected head if the address names no key. The query is the named one, or any, or with
- * keepsQuery the last token. Returns the pending answer (see useAnswer) without its data, or null.
- */
+/** Choose a pair of the selected head if the address names no key; keepsQuery: with its query. Returns the pending answer, or null. */
 export function useStrongestPair({ keepsQuery = false } = {}) {
   const selection = useSelection();
-  const capabilities = useCapabilities();
   const { part, layer, head } = useHead();
   const isOpen = selection.text !== "" && selection.key === null;
-  const body = { ...inputOf(selection, capabilities), part, layers: layer, heads: head, kind: "pattern", dtype: "float32" };
+  const body = { ...useInput(), part, layers: layer, heads: head, kind: "pattern", dtype: "float32" };
   const answer = useLook(isOpen ? "v1/attention" : null, body);
   const { entry, loading } = answer;
   useEffect(() => {
@@ -26,10 +22,7 @@ export function useStrongestPair({ keepsQuery = false } = {}) {
   return isOpen && !answer.error ? { ...answer, data: null, loading: true } : null;
 }
 
-/**
- * {query, key} of the largest weight whose key is neither the first token (which many heads give unused weight) nor the
- * query itself; of a fixed query only {key}; {key: 0} if there is none.
- */
+/** The largest weight whose key is neither the first token, which often gets unused weight, nor the query itself. */
 function strongest(entry, part, wanted, keepsQuery) {
   const [queries, keys] = entry.shape.slice(-2);
   const { data } = entry.arrays.attention;

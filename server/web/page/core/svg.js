@@ -5,7 +5,6 @@ const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escaped = (text) =>
   text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, "\ufffd").replace(/[&<>"]/g, (sign) => ENTITIES[sign]);
 const short = (value) => String(Math.round(value * 100) / 100);
-/** Attributes as text; numbers have two decimals, undefined ones are left out. */
 const attributes = (values) => Object.entries(values).filter(([, value]) => value !== undefined)
   .map(([name, value]) => ` ${name}="${typeof value === "number" ? short(value) : value}"`).join("");
 
@@ -134,7 +133,6 @@ export class SvgContext {
     this.#mark("text", { ...place, ...font, ...this.#filled() }, escaped(String(text)));
   }
 
-  /** A canvas as an embedded image, with sharp cells. */
   drawImage(image, x, y, width, height) {
     const style = { preserveAspectRatio: "none", style: "image-rendering:pixelated" };
     this.#mark("image", { x, y, width, height, ...style, href: image.toDataURL() });

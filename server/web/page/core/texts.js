@@ -1,10 +1,7 @@
 // Conversion between tokens and texts: the text of a list of token ids, and whether it is tokenized to the same ids.
 import { askJson } from "./api.js";
 
-/**
- * {text, isSame}: the text of the ids, without special tokens, and whether the tokenizer returns the same ids for it. A
- * tokenizer encodes "un" + "like" as one token if it can, and an incomplete character has no text.
- */
+/** The text of the ids, without special tokens, and whether the tokenizer returns the same ids for it. */
 export async function textOf(ids, options) {
   const { prompt: text } = await askJson("detokenize", { tokens: ids, skip_special_tokens: true }, options);
   if (text === "") return { text, isSame: ids.length === 0 };
@@ -16,7 +13,7 @@ export async function countOf(text) {
   return (await askJson("tokenize", { prompt: text })).count;
 }
 
-/** {tokens, ids} of a piece in the middle of a text: without special tokens. */
+/** A piece in the middle of a text: without special tokens. */
 export async function piecesOf(text) {
   const body = { prompt: text, add_special_tokens: false, return_token_strs: true };
   const { tokens: ids, token_strs: tokens } = await askJson("tokenize", body);

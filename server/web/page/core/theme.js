@@ -1,5 +1,4 @@
-// Light or dark mode: the system's setting unless the user selects one. Pictures get the colours of the CSS from
-// here.
+// Light or dark mode: the system's setting unless the user selects one; and the colours of the CSS for pictures.
 import { Store } from "./store.js";
 
 const system = matchMedia("(prefers-color-scheme: dark)");
@@ -24,8 +23,8 @@ export function toggleTheme() {
   apply();
 }
 
-/** The colours of the pictures as CSS strings, by name: ink, muted, line, paper, query, key, value, accent, ... */
-export function palette() {
-  const style = getComputedStyle(document.documentElement);
-  return new Proxy({}, { get: (_, name) => style.getPropertyValue(`--${name}`).trim() });
-}
+const colours = { light: {}, dark: {} }; // by name, read once: computing a style takes longer than drawing
+
+/** The colours of the pictures as CSS strings, by name. */
+export const palette = () => new Proxy(colours[resolved()], { get: (own, name) =>
+  (own[name] ||= getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()) });

@@ -5,9 +5,9 @@ import { format, rankAt } from "../core/numbers.js";
 export const TIED = "equal within the model's precision: the order means nothing";
 
 /**
- * rows: [{name, value, note, title, isOn, isFixed}]; with both signs, bars grow both ways from a common 0. columns: heads
- * of the table, [what, value, note]. largest: the value of a full bar (default: the largest one). onPick(index): a click
- * in a row, unless it isFixed. isRanked: numbers that are equal within the model's precision have a =.
+ * rows: [{name, value, note, title, isOn, isFixed}]. columns: heads of the table, [what, value, note]. largest: the value
+ * of a full bar (default: the largest one). onPick(index): a click in a row, unless it isFixed. isRanked: numbers that
+ * are equal within the model's precision have a =.
  */
 export function Bars({ rows, columns, caption, largest, onPick, write = format, isRanked = false }) {
   const values = rows.map((row) => row.value);
@@ -31,7 +31,7 @@ export function Bars({ rows, columns, caption, largest, onPick, write = format, 
       const name = html`<code>${row.name}</code>`;
       return html`<tr key=${row.key ?? index} class=${classes(row.isOn && "on", pick && "pickable")} title=${row.title}
         onClick=${pick}>
-        <th scope="row">${pick ? html`<button type="button" class="plain">${name}</button>` : name}</th>
+        <th scope="row">${pick ? html`<button class="plain">${name}</button>` : name}</th>
         <td class="bar"><div class=${row.value < 0 ? "negative" : "positive"} style=${style}></div></td>
         <td class=${classes("number", isTied(index) && "tied")} title=${isTied(index) ? TIED : undefined}>${write(row.value)}</td>
         ${hasNotes && html`<td class="note">${row.note}</td>`}

@@ -1,9 +1,9 @@
 // A card to share: a title, a sentence and the picture that takes most of the window, as a PNG of 1200 x 630 pixels.
 import { palette } from "../core/theme.js";
+import { fill } from "./ink.js";
 
 const [WIDE, TALL, EDGE] = [1200, 630, 56];
 
-/** The canvases of the picture with the largest visible area, from the bottom up. */
 function pictureSeen() {
   const seen = (canvas) => {
     const { width, top, bottom } = canvas.getBoundingClientRect();
@@ -13,7 +13,7 @@ function pictureSeen() {
   return [...(largest?.parentElement.querySelectorAll("canvas") ?? [])].filter(({ width }) => width);
 }
 
-/** Write a text in at most `most` lines from y; returns the place below it. */
+/** Write a text in at most `most` lines; returns the place below it. */
 function write(context, text, y, size, most, colour, weight = 400) {
   context.font = `${weight} ${size}px system-ui, sans-serif`;
   context.fillStyle = colour;
@@ -34,10 +34,8 @@ export function cardOf(title, sentence, source) {
   [canvas.width, canvas.height] = [WIDE, TALL];
   const context = canvas.getContext("2d");
   const { paper, ink, muted, glow } = palette();
-  context.fillStyle = paper;
-  context.fillRect(0, 0, WIDE, TALL);
-  context.fillStyle = glow;
-  context.fillRect(0, 0, WIDE, 12);
+  fill(context, 0, 0, WIDE, TALL, paper);
+  fill(context, 0, 0, WIDE, 12, glow);
   const picture = pictureSeen();
   const below = write(context, title, 30, 42, 2, ink, 700) + 4;
   const top = write(context, sentence, below, 28, picture.length ? 2 : 12, muted) + 24;

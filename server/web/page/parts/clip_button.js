@@ -6,8 +6,8 @@ import { saveBlob, sizeOf } from "../core/save.js";
 import { palette } from "../core/theme.js";
 
 /**
- * canvas: a ref of the canvas; drawAt(progress) draws on it synchronously, progress 0 to 1. onStart(): the view stops
- * its own playback, and its address names the present frame; onEnd(): it draws its own picture again.
+ * canvas: a ref; drawAt(progress) draws on it synchronously. onStart(): the view stops its own playback, and its
+ * address names the present frame; onEnd(): it draws its own picture again.
  */
 export function ClipButton({ canvas, drawAt, seconds = 10, name, onStart, onEnd }) {
   const [progress, setProgress] = useState(null); // 0 to 1 during the recording
@@ -44,9 +44,9 @@ export function ClipButton({ canvas, drawAt, seconds = 10, name, onStart, onEnd 
   const share = progress === null ? 0 : Math.round(progress * 100);
   return html`<span class="clip">
     ${progress === null
-      ? html`<button type="button" title=${`A film of ${seconds} s, recorded while it plays`} onClick=${record}>Save clip</button>`
+      ? html`<button title=${`A film of ${seconds} s, recorded while it plays`} onClick=${record}>Save clip</button>`
       : html`<progress max="100" value=${share} aria-label="Recording the clip"></progress>
-          <button type="button" onClick=${() => running.current?.abort()}>Stop recording</button>`}
+          <button onClick=${() => running.current?.abort()}>Stop recording</button>`}
     <span class="hint" role="status">${said}</span>
   </span>`;
 }

@@ -1,14 +1,10 @@
-// A text field of one line. Its value is committed by Enter, when the field loses focus, or, if set, a moment after
-// the last key. Escape restores the committed value.
+// A text field of one line, committed by Enter or when it loses focus. Escape restores the committed value.
 import { useDraft } from "../core/draft.js";
 import { html, useEffect } from "../core/html.js";
 
 const MOMENT = 400; // milliseconds after the last key
 
-/**
- * onTake(text): called with a text different from `value`; isLive: also while typing; other properties go to the
- * input.
- */
+/** onTake(text): called with a text different from `value`; isLive: also a moment after the last key. */
 export function Field({ value, onTake, isLive = false, ...input }) {
   const draft = useDraft(String(value), onTake);
   useEffect(() => {

@@ -7,10 +7,7 @@ import { Picture, usePointed } from "./picture.js";
 const TOP = 6;
 const FOOT = 20; // CSS pixels for the numbers of the axis
 
-/**
- * counts: of equal bins from low to high; expected: counts that are drawn as a line, if any; ticks: numbers of the axis,
- * beyond both ends; describe(bin, range): the readout of a bin.
- */
+/** expected: counts that are drawn as a line; ticks: numbers of the axis, beyond both ends; describe(bin, range): the readout. */
 export function Histogram({ counts, low, high, expected = null, ticks = [], describe, height, label, handle }) {
   const bins = counts.length;
   const { at, point, onKey } = usePointed(bins);

@@ -3,7 +3,6 @@
 export const SANS = "system-ui, sans-serif";
 export const MONO = "ui-monospace, monospace";
 
-/** Write a text at x, y; baseline: see the canvas' textBaseline. */
 export function write(context, text, x, y, colour, { size = 12, weight = "", family = SANS, align = "left", baseline = "middle" } = {}) {
   context.font = `${weight} ${size}px ${family}`.trim();
   context.textAlign = align;
@@ -12,7 +11,6 @@ export function write(context, text, x, y, colour, { size = 12, weight = "", fam
   context.fillText(text, x, y);
 }
 
-/** Begin a path through points [[x, y]]. */
 export function path(context, points) {
   context.beginPath();
   points.forEach(([x, y], i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
@@ -23,6 +21,19 @@ export function line(context, points, colour, width = 1) {
   context.strokeStyle = colour;
   context.lineWidth = width;
   context.stroke();
+}
+
+/** A filled arrow head that ends at [x, y], along the unit vector [right, down]. */
+export function tip(context, [x, y], [right, down], long, wide, colour) {
+  path(context, [[x, y], ...[1, -1].map((side) =>
+    [x - right * long - side * down * wide, y - down * long + side * right * wide])]);
+  context.fillStyle = colour;
+  context.fill();
+}
+
+export function fill(context, x, y, wide, tall, colour) {
+  context.fillStyle = colour;
+  context.fillRect(x, y, wide, tall);
 }
 
 function circle(context, x, y, radius) {

@@ -1,17 +1,17 @@
 // A few lines over a common axis: steps of a trajectory, ranks through the layers.
-import { html, useCallback } from "../core/html.js";
+import { html, useCallback, useRef } from "../core/html.js";
 import { extent, format, largest } from "../core/numbers.js";
 import { dot, line, path, write as inked } from "./ink.js";
 import { Picture, usePointed } from "./picture.js";
+import { SaveMenu } from "./tools.js";
 
 const MARGIN = { left: 52, right: 24, top: 12, bottom: 34 };
 // Lines also differ in their dashes, for readers who cannot distinguish the colours.
 const STYLES = [["ink", []], ["value", [6, 3]], ["good", [2, 3]], ["accent", [8, 3, 2, 3]], ["muted", [1, 4]]];
 
 /**
- * series: [{name, values}], all of one length; points: names along the axis; title: of the axis. low, high: the range
- * (default: of the values); isLogarithmic: powers of ten; isInverted: the lowest value on top, for ranks;
- * onPick(index): a click on a point; selected: the index of a marked point.
+ * series: [{name, values}], all of one length; points: names along the axis; title: of the axis. isLogarithmic: powers of
+ * ten; isInverted: the lowest value on top, for ranks; selected: the index of a marked point.
  */
 export function Lines(props) {
   const { series, points, title, low, high, isLogarithmic = false, isInverted = false, height = 240 } = props;
@@ -65,13 +65,23 @@ export function Lines(props) {
   </div>`;
 }
 
+/** Lines with a title, an explanation, and a menu that saves them. */
+export function SavedLines({ heading, name, says, ...more }) {
+  const picture = useRef(null);
+  const { series, points } = more;
+  const saved = { label: "lines", lists: series.map(({ values }) => values), rows: series.map((line) => line.name), columns: points };
+  return html`<div><header class="line-head"><h3>${heading}</h3>
+      <${SaveMenu} picture=${picture} name=${name} arrays=${[saved]} /></header>
+    ${says && html`<p class="hint">${says}</p>`}<${Lines} ...${more} handle=${picture} /></div>`;
+}
+
 function inWords({ name, values }, points, write) {
   const [best = 0] = largest(values, 1);
   const ends = `from ${write(values[0])} at ${points[0]} to ${write(values.at(-1))} at ${points.at(-1)}`;
   return `${name}: ${ends}, highest ${write(values[best])} at ${points[best]}`;
 }
 
-/** Round ticks for the axis: powers of ten, or 1, 2 or 5 times one, so that there are four to eight. */
+/** Four to eight round ticks for the axis. */
 export function ticksOf(low, high, isLogarithmic = false) {
   const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));

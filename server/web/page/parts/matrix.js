@@ -2,16 +2,16 @@
 import { colourIndex, colourOf, colourTable } from "../core/colour.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { shownToken } from "../core/model.js";
-import { extent, format, largest, sizeOf } from "../core/numbers.js";
+import { extent, format, largest, sizeOf, within } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
 import { FONT, drawCross, drawMatrix } from "./matrix_drawing.js";
 import { Picture, STEPS } from "./picture.js";
 import { ZoomButtons, containing, isWhole, moved, scaled, whole } from "./zoom.js";
 
-const MOST_NAMED = 0.25; // of the width, for the rows' names
-const SHORTEST = 480; // CSS pixels of height that a matrix with many rows always has
-const MOST_TOLD = 4; // largest cells named in the summary
+const MOST_NAMED = 0.25;
+const SHORTEST = 480;
+const MOST_TOLD = 4;
 const FEWEST_ZOOMED = 40; // rows or columns; smaller matrices need no zoom
 
 /** A canvas of one pixel a cell. Numbers that are not finite (masked) stay transparent. */
@@ -39,7 +39,7 @@ export function scaleOf(values, kind) {
   return kind === "diverging" ? { low: -sizeOf([low, high]), high: sizeOf([low, high]), kind } : { low: Math.min(0, low), high, kind };
 }
 
-const ENDS_AT = 0.99; // share of the numbers
+const ENDS_AT = 0.99;
 
 /** Like scaleOf for both signs, but ending at the size that 99 of 100 numbers have at most: a few large ones hide no others. */
 export function clippedScale(values) {
@@ -69,15 +69,12 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
 }
 
 /**
- * values: row-major [rows, columns], hatched where they are not finite (masked or absent); rowNames, columnNames:
- * tokens or other names. rowTitle, columnTitle: names of the axes; kind: "sequential" or "diverging"; low, high: the
- * range of colours (default: of the values). selected, hovered: {row, column} or null, shown as crosshairs in the
- * colours rowColour and columnColour. numbers: the numbers in cells that are large enough (default: the values);
- * gap(row, column): the text of cells without a number; isStruck(row, column): cells whose number has no effect. cells:
- * "cells" (coloured squares) or "dots" (discs whose area is the value,
- * or that in `areas`). onHover({row, column} | null): for a caller
- * that keeps the pointed cell; onPick({row, column}). square: cells as high as wide. describe(row, column): the readout
- * of a cell. label, handle: see Picture. Large matrices have zoom: buttons, keys, wheel.
+ * values: row-major, hatched where they are not finite (masked or absent); rowTitle, columnTitle: names of the axes; low,
+ * high: the range of colours (default: of the values). selected, hovered: {row, column} or null, shown as crosshairs in the
+ * colours rowColour and columnColour. numbers: those in cells that are large enough (default: the values); gap(row, column):
+ * the text of cells without a number; isStruck(row, column): cells whose number has no effect. cells: "dots" are discs whose
+ * area is the value, or that in `areas`. onHover({row, column} | null): for a caller that keeps the pointed cell; square:
+ * cells as high as wide; describe(row, column): the readout. label, handle: see Picture.
  */
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
@@ -150,7 +147,6 @@ export function Matrix(props) {
     readout=${readout} tip=${hovered ? readout : ""} tipAt=${(width) => isCell && middleOf(shown, seen, layoutOf(width))} />`;
 }
 
-/** The cell if it is in the matrix, which may be smaller now. */
 const inShape = (cell, { rowNames, columnNames }) => (cell?.row < rowNames.length && cell.column < columnNames.length ? cell : null);
 
 function cellOf(at, seen, x, y) {
@@ -166,9 +162,8 @@ const middleOf = ({ row, column }, seen, at) => ({
   y: at.top + (row - seen.row + 0.5) * at.tall,
 });
 
-const clamped = (place, count) => Math.max(0, Math.min(count - 1, place));
+const clamped = (place, count) => within(place, 0, count - 1);
 
-/** {canvas, values, range, hasGaps}: the values as pixels, updated only when they or their colours change. */
 function useBitmap({ values, kind = "sequential", low, high }, rows, columns) {
   const mode = useStore(theme);
   return useMemo(() => {
@@ -178,7 +173,7 @@ function useBitmap({ values, kind = "sequential", low, high }, rows, columns) {
   }, [values, kind, low, high, rows, columns, mode]);
 }
 
-/** The visible window, and functions that change it; a new shape of the matrix resets it to the whole matrix. */
+/** A new shape of the matrix resets the window to the whole matrix. */
 function useWindow(rows, columns, selected) {
   const [last, setWindow] = useState(null);
   const shape = `${rows} ${columns}`;
@@ -196,7 +191,7 @@ function useWindow(rows, columns, selected) {
   return { seen, zoom, follow, setWindow: set };
 }
 
-/** A function from the width to the layout of the visible cells: {left, top, cell, tall, height, dragged(dx, dy)}. */
+/** A function from the width to the layout of the visible cells. */
 function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen) {
   const rest = useRef({ x: 0, y: 0 }); // drag distance of less than one cell
   const margins = useMemo(

@@ -2,18 +2,17 @@
 import { colourOf, inkOn } from "../core/colour.js";
 import { shownToken } from "../core/model.js";
 import { decimalsOf } from "../core/numbers.js";
-import { MONO, SANS, frame, upwards, write as inked } from "./ink.js";
+import { MONO, SANS, fill, frame, upwards, write as inked } from "./ink.js";
 import { fillFitted } from "./picture.js";
 import { isWhole } from "./zoom.js";
 
 export const FONT = 12;
 const NAMES = `${FONT}px ${MONO}`;
-const SMALLEST_WRITTEN = 28; // CSS pixels of a cell that has space for its number
+const SMALLEST_WRITTEN = 28;
 const NUMBERS = `11px ${SANS}`;
-const MOST_DOTS = 20000; // cells; more are drawn as squares
+const MOST_DOTS = 20000;
 const LARGEST_DOT = 0.94; // of a cell
 
-/** at: see useLayout; inks: CSS colours; marks: text and marks in cells (see Matrix). */
 export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, rowTitle, columnTitle, inks, marks }) {
   const { left, top, cell, tall } = at;
   const [width, height] = [cell * seen.columns, tall * seen.rows];
@@ -40,7 +39,6 @@ function seenPart(canvas, seen) {
   return part;
 }
 
-/** Call each(row, column, index, x, y) for every seen cell, x and y the corner of its square. */
 function forSeen({ columns }, seen, at, each) {
   for (let row = seen.row; row < seen.row + seen.rows; row += 1) {
     for (let column = seen.column; column < seen.column + seen.columns; column += 1) {
@@ -49,7 +47,7 @@ function forSeen({ columns }, seen, at, each) {
   }
 }
 
-/** A dot for each number, its area the number's size (or that in `areas`), its colour the sign. */
+/** A dot for each number: its area is the number's size, or that in `areas`. */
 function drawDots(context, { values, range, canvas }, seen, at, { areas, mode, colours }) {
   const full = Math.max(Math.abs(range.low), Math.abs(range.high)) || 1;
   const largest = areas ? areas.reduce((most, area) => Math.max(most, area), 1e-30) : full;
@@ -92,8 +90,8 @@ function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, ga
     if (isBare || isStruck?.(row, column)) {
       // keep text in hatched cells legible
       const wide = context.measureText(text).width + 4;
-      context.fillStyle = isBare ? colours.raised : colourOf(values[index], range.low, range.high, range.kind, mode);
-      context.fillRect(x + (at.cell - wide) / 2, y + at.tall / 2 - 7, wide, 14);
+      const ground = isBare ? colours.raised : colourOf(values[index], range.low, range.high, range.kind, mode);
+      fill(context, x + (at.cell - wide) / 2, y + at.tall / 2 - 7, wide, 14, ground);
     }
     context.fillStyle = isBare ? colours.muted : inkOn(values[index], range.low, range.high, range.kind, mode);
     context.fillText(text, x + at.cell / 2, y + at.tall / 2);
@@ -153,10 +151,7 @@ export function drawCross(context, place, seen, at, lineWidth, inks, names) {
 
 function nameRow(context, name, row, { left, top, tall }, colour, ground) {
   const y = top + (row + 0.5) * tall;
-  if (ground) {
-    context.fillStyle = ground;
-    context.fillRect(16, y - 8, left - 19, 16);
-  }
+  if (ground) fill(context, 16, y - 8, left - 19, 16, ground);
   context.fillStyle = colour;
   context.textAlign = "right";
   fillFitted(context, shownToken(name), left - 24, left - 5, y);
@@ -164,10 +159,7 @@ function nameRow(context, name, row, { left, top, tall }, colour, ground) {
 
 function nameColumn(context, name, column, { left, top, cell }, colour, ground) {
   upwards(context, left + (column + 0.5) * cell, top - 5, () => {
-    if (ground) {
-      context.fillStyle = ground;
-      context.fillRect(-2, -8, top - 20, 16);
-    }
+    if (ground) fill(context, -2, -8, top - 20, 16, ground);
     context.fillStyle = colour;
     context.textAlign = "left";
     fillFitted(context, shownToken(name), top - 22, 0, 0);
@@ -176,7 +168,6 @@ function nameColumn(context, name, column, { left, top, cell }, colour, ground) 
 
 const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
-/** The step between named rows or columns of that size, so that names do not overlap. */
 const stepOf = (size) => ROUND.find((step) => step * size >= FONT + 1) ?? Math.ceil((FONT + 1) / size);
 
 function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall, colour }) {

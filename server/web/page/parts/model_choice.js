@@ -4,7 +4,7 @@ import { purposeOf, stateOf } from "../core/models.js";
 
 /** A list that opens from a button, with the keys of a combobox. served: see useServed. */
 export function ModelChoice({ served: { models, name, isOpening, refresh, choose } }) {
-  const [at, setAt] = useState(null); // index of the pointed model; null: the list is closed
+  const [at, setAt] = useState(null); // index of the pointed model, or null
   const list = useRef(null);
   const isOpen = at !== null;
   useEffect(() => list.current.children[at]?.scrollIntoView({ block: "nearest" }), [at]);
@@ -28,7 +28,7 @@ export function ModelChoice({ served: { models, name, isOpening, refresh, choose
     else setAt(next);
   };
   return html`<span class="wide" id="model-label">Model</span><div class="model-choice">
-    <button type="button" role="combobox" aria-labelledby="model-label" aria-haspopup="listbox" aria-expanded=${isOpen}
+    <button role="combobox" aria-labelledby="model-label" aria-haspopup="listbox" aria-expanded=${isOpen}
       aria-controls="models" aria-activedescendant=${isOpen ? `model-${at}` : undefined} aria-busy=${isOpening}
       onKeyDown=${onKeyDown} onClick=${() => (isOpen ? setAt(null) : open())} onBlur=${() => setAt(null)}>
       <b>${name}</b></button>
@@ -45,10 +45,7 @@ const OPENING = new Set(["ArrowDown", "ArrowUp", "Enter", " "]);
 const TAKING = new Set(["Enter", " "]);
 const keepFocus = (event) => event.preventDefault();
 
-/**
- * The pointed place after a key in the open list; null closes it, undefined is no key of it. A letter points at the
- * next name with it.
- */
+/** The pointed place after a key in the open list; null closes it, undefined is no key of it. */
 function placeAfter(key, at, models) {
   if (TAKING.has(key)) return at;
   if (key.length === 1) {
@@ -66,6 +63,6 @@ export function ModelNote({ served: { data, name, note, isOpening, isLoading, di
     <p role="status" aria-busy=${Boolean(data && isOpening && isLoading)}>${data && isOpening && isLoading && html`<span
       class="model-state loading"></span>Loading the model <b>${name}</b>. The page shows <b>${data.model}</b> until then.`}</p>
     ${note && html`<div role="alert"><p>${note}</p>
-      <button type="button" class="quiet" aria-label="Close the message" onClick=${dismiss}>✕</button></div>`}
+      <button class="quiet" aria-label="Close the message" onClick=${dismiss}>✕</button></div>`}
   </div>`;
 }

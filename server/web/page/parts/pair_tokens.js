@@ -14,7 +14,6 @@ const LOOKS = {
   cross: { encoder: ["key"], decoder: ["query"] },
 };
 
-/** only: the part of the view, independent of the selection (default: the selected part). */
 export function PairTokens({ only }) {
   const { encoder, decoder, error, loading } = useSequences();
   const { text } = useSelection();
@@ -32,7 +31,6 @@ export function PairTokens({ only }) {
   </div>`;
 }
 
-/** looks: the roles (query, key) of tokens in this text; with both, PickRole determines the role that a click sets. */
 function OneText({ name, tokens, looks }) {
   const selection = useSelection();
   const at = (role) => (looks.includes(role) ? clamp(selection[role], tokens.length) : null);

@@ -4,12 +4,11 @@ import { Store, useStore } from "../core/store.js";
 
 const role = new Store("query");
 
-/** "query" or "key": the role that this click sets. */
 export const roleOf = (event) => (event.shiftKey ? { query: "key", key: "query" }[role.value] : role.value);
 
 export function PickRole() {
   const chosen = useStore(role);
-  const button = (name, says) => html`<button type="button" class=${`quiet ${name}`} aria-pressed=${chosen === name}
+  const button = (name, says) => html`<button class=${`quiet ${name}`} aria-pressed=${chosen === name}
     onClick=${() => role.set(name)}>${says}</button>`;
   return html`<span class="pick-role" role="group" aria-label="A click on a word chooses">A click chooses${" "}
     ${button("query", "who looks")}${button("key", "who is looked at")}<span class="wide"> (with shift, the other)</span></span>`;

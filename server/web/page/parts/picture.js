@@ -1,5 +1,5 @@
 // A canvas with pointing, keyboard navigation, a description for screen readers, and saving as PNG or SVG.
-import { createContext, hasModifier, html, useContext, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { createContext, hasModifier, html, used, useContext, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { useStore } from "../core/store.js";
 import { SvgContext } from "../core/svg.js";
 import { palette, theme } from "../core/theme.js";
@@ -13,19 +13,16 @@ function newId() {
   return `picture-${lastId}`;
 }
 
-/** {current}: gets {png(), svg()} of the first picture below, unless that has a handle of its own. */
 export const SavedPicture = createContext(null);
 
 /**
- * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels, with methods of SvgContext only;
- * overlay(context, size) paints parts that change while pointing, on a canvas above. height: CSS pixels, or a function
- * of the width. label, summary: title and content for screen readers. onPoint(x, y, width): the pointer has moved (x
- * and y null when it leaves), at most once a frame; onPick(x, y, width): a click; onKey(key) returns true if it used
- * the key; onWheel(event, x, y); onDrag(dx, dy): a drag (no click), in CSS pixels since the last call. inView: a
- * function of the width that returns {y, height}, the part to scroll to in a box that is less high, or null. readout:
- * text about the pointed part; shown below and read aloud. tip: text of the tooltip at the pointer; keyTip: after keys
- * (default: the readout; "" for none). tipAt: a function of the width that returns its place {x, y} (default: the
- * middle). handle: a ref that gets {png(), svg()}.
+ * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels, with methods of SvgContext only; overlay
+ * paints what changes while pointing, on a canvas above. height: CSS pixels, or a function of the width. label, summary: for
+ * screen readers. onPoint(x, y, width): the pointer has moved (x and y null when it leaves); onKey(key, event) returns true
+ * if it used the key; onDrag(dx, dy): in CSS pixels since the last call. inView(width): {y, height}, the part to scroll to in
+ * a box that is less high, or null. readout: text about the pointed part, read aloud. tip: text of the tooltip at the
+ * pointer; keyTip: after keys (default: the readout); tipAt(width): its place {x, y} (default: the middle). handle: a ref
+ * that gets {png(), svg(), canvas, paint(draw)}; paint draws another picture, until the next one.
  */
 export function Picture(props) {
   const { draw, overlay, height, label, summary, readout, handle, inView } = props;
@@ -37,11 +34,7 @@ export function Picture(props) {
   const mode = useStore(theme);
   const tall = typeof height === "function" ? height(width) : height;
 
-  useLayoutEffect(() => {
-    const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
-    observer.observe(box.current);
-    return () => observer.disconnect();
-  }, []);
+  useWidth(box, setWidth);
 
   useLayoutEffect(() => {
     if (width > 0) paint(below.current, draw, width, tall, mode);
@@ -61,7 +54,8 @@ export function Picture(props) {
 
   useInView(box, inView, width);
 
-  useSavers(handle, box, () => savers(draw, width, tall, mode));
+  useSavers(handle, box, () => ({ ...savers(draw, width, tall, mode), canvas: below.current,
+    paint: (other) => paint(below.current, other, width, tall, mode) }));
 
   const events = usePointing(props, above);
   return html`<figure class="picture">
@@ -75,6 +69,14 @@ export function Picture(props) {
   </figure>`;
 }
 
+/** Call set(width) with the width of an element now, and when it changes. */
+export function useWidth(box, set) {
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(([entry]) => set(Math.floor(entry.contentRect.width)));
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+}
 /** Keep the picture's savers in its handle, or in the shared handle of a Card if no other picture uses it. */
 function useSavers(handle, owner, make) {
   const shared = useContext(SavedPicture);
@@ -85,7 +87,6 @@ function useSavers(handle, owner, make) {
   useEffect(() => () => target?.owner === owner && Object.assign(target, { owner: null, current: null }), []);
 }
 
-/** Event handlers of a picture with pointing; null for one without. */
 function usePointing(props, canvas) {
   const { onPoint, onPick, onKey, onWheel, onDrag, readout } = props;
   const { tip = readout, keyTip = readout ?? tip, tipAt } = props;
@@ -117,19 +118,15 @@ function usePointing(props, canvas) {
     onKeyDown:
       onKey &&
       ((event) => {
-        if (!hasModifier(event) && onKey(event.key)) {
+        if (!hasModifier(event) && onKey(event.key, event)) {
           tooltip.walk();
-          event.preventDefault();
-          event.stopPropagation();
+          used(event);
         }
       }),
   };
 }
 
-/**
- * {point(x, y), walk(), leave()} of a picture's tooltip: at the pointer (window coordinates) or, after keys, at
- * `tipAt`. Its text follows the picture's.
- */
+/** {point(x, y), walk(), leave()} of a picture's tooltip: at the pointer or, after keys, at `tipAt`. */
 function useTooltip(canvas, { tip, keyTip, tipAt }) {
   const now = useRef(null); // the pointer's place, or "keys"; null: nothing is pointed at
   const owner = canvas;
@@ -161,18 +158,16 @@ function useInView(box, inView, width) {
   }, [inView, width > 0]);
 }
 
-/** Scroll a box, and nothing else, until the part at y is visible. */
 export function scrollTo(box, { y, height }) {
   const isSeen = y >= box.scrollTop && y + height <= box.scrollTop + box.clientHeight;
   if (!isSeen) box.scrollTop = y - box.clientHeight / 2;
 }
 
-/** [down, right] of the arrow keys. */
 export const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 /**
- * The pointed one of `count` parts of a picture: {at, point(index), onKey(key)}; at: its index, or null. Arrow keys walk
- * from it, or else from the part `from`, or else from an end; isFlat: up and down too. Enter calls onPick(index).
+ * {at, point(index), onKey(key)} of the pointed one of `count` parts. Arrow keys walk from it, or else from the part `from`,
+ * or else from an end; isFlat: up and down too. Enter calls onPick(index).
  */
 export function usePointed(count, { from = null, onPick, isFlat = false } = {}) {
   const [pointed, setPointed] = useState(null);
@@ -188,14 +183,13 @@ export function usePointed(count, { from = null, onPick, isFlat = false } = {}) 
   return { at, point, onKey };
 }
 
-/** {png(), svg()}: the current picture, as promises of files. */
 export const savers = (draw, width, height, mode) => ({
   png: () => pngOf(draw, width, height, mode),
   svg: async () => svgOf(draw, width, height, mode),
 });
 
 /** {begin(event), move(event), isDrag()} of pointer events; a movement of less than 4 CSS pixels is a click. */
-function useDrag(onDrag) {
+export function useDrag(onDrag) {
   const drag = useRef(null);
   return {
     begin: (event) => {
@@ -212,7 +206,7 @@ function useDrag(onDrag) {
   };
 }
 
-/** Whether a part of the element is on the screen: pictures off the screen follow the pointer later. */
+/** Whether it is on the screen: pictures off the screen follow the pointer later. */
 function useSeen(element) {
   const [isSeen, setSeen] = useState(true);
   useEffect(() => {
@@ -223,7 +217,6 @@ function useSeen(element) {
   return isSeen;
 }
 
-/** The function, called at most once a frame with its latest arguments. */
 function usePerFrame(call) {
   const latest = useRef(call);
   latest.current = call;

@@ -3,14 +3,13 @@ import { html, useCallback } from "../core/html.js";
 import { ring } from "./ink.js";
 import { Picture, usePointed } from "./picture.js";
 
-const NAME = 12; // CSS pixels, the height of a name
-const RING = 8.5; // CSS pixels, the radius around a marked point
+const NAME = 12;
+const RING = 8.5;
 
 /**
- * placesOf(width): [{x, y}] of all points, in CSS pixels, constant while nothing changes; draw(context, size, places);
- * mark(context, place, size): further marks of the pointed one; chosen: the index of a ringed one, or null; reach: CSS
- * pixels within which a point is pointed at; describe(index), onPick(index); walk(index, key): the index after an arrow
- * key (default: the next or previous one). Others: see Picture.
+ * placesOf(width): [{x, y}] of all points, constant while nothing changes; draw(context, size, places); mark(context, place,
+ * size): further marks of the pointed one; chosen: the index of a ringed one, or null; reach: CSS pixels within which a point
+ * is pointed at; walk(index, key): the index after an arrow key (default: the next or previous one). Others: see Picture.
  */
 export function Points({ placesOf, count, draw, mark, chosen = null, reach, describe, onPick, walk, ...more }) {
   const { at, point, onKey } = usePointed(count, { from: chosen, onPick, isFlat: true });
@@ -40,8 +39,8 @@ export function Points({ placesOf, count, draw, mark, chosen = null, reach, desc
 }
 
 /**
- * [{text, x, y}]: names next to points [{x, y, names}] of that radius: the first of its `names` (long to short) that
- * overlaps no point and no earlier name, left-aligned at x, in the middle of y. A name without a place is omitted.
+ * [{text, x, y}]: names next to points [{x, y, names}] of that radius: the first of its `names` that overlaps no point and
+ * no earlier name. A name without a place is omitted.
  */
 export function placedNames(context, points, radius, { width, height }) {
   const taken = points.map(({ x, y }) => ({ left: x - radius, top: y - radius, right: x + radius, bottom: y + radius }));
@@ -64,7 +63,6 @@ export function placedNames(context, points, radius, { width, height }) {
   return [...placed.values()];
 }
 
-/** The possible places of a name of that width (left end, middle of its height), the best first. */
 function placesBeside({ x, y }, wide, gap) {
   const [right, left, centre] = [x + gap, x - gap - wide, x - wide / 2];
   const [below, above] = [y + gap + NAME / 2, y - gap - NAME / 2];

@@ -1,4 +1,4 @@
-// An error in the part of the page where it occurred, with advice; and a progress message while loading.
+// An error where it occurred, with advice; and progress while loading.
 import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { Store } from "../core/store.js";
 
@@ -14,7 +14,7 @@ const ADVICE_BY_CODE = { context_length_exceeded: "Shorten the text." };
 const AGAIN_YOURSELF = "Try it again when the server answers.";
 const LASTING = new Set([400, 403, 404, 413, 422, "saved"]); // the same request would be rejected again
 
-// Advice in server errors about fields that this page does not offer.
+// Advice about fields that this page does not offer.
 const UNOFFERED = / Set truncate to cut it\.$/;
 
 function adviceOn({ status, code, isPassing }, isAction) {
@@ -31,7 +31,7 @@ function titleOf({ status, title }) {
 
 const shown = new Store([]);
 
-/** {isRepeated, retryAll()}: whether an earlier problem on the page has the same text; retryAll retries all of them. */
+/** Whether an earlier problem on the page has the same text; retryAll retries all of them. */
 function useOthers(element, says, retry) {
   const [isRepeated, setRepeated] = useState(false);
   const own = useRef({});
@@ -52,10 +52,7 @@ function useOthers(element, says, retry) {
   return { isRepeated, retryAll };
 }
 
-/**
- * The error of a request, with advice; of several with the same text only the first one is shown. isAction: the request
- * was started by a click, so it is not sent again when the server is back.
- */
+/** An error with advice; of several with the same text only the first one. isAction: a click sent the request: it is not repeated. */
 export const Problem = ({ error, ...more }) => (error ? html`<${OneProblem} error=${error} ...${more} />` : null);
 
 function OneProblem({ error, retry, isAction = false }) {
@@ -70,7 +67,7 @@ function OneProblem({ error, retry, isAction = false }) {
     ${error.again
       ? html`<p>The server is busy. The page retries after ${error.again} s<${Countdown} error=${error} />.</p>`
       : advice && html`<p>${advice}${wait}</p>`}
-    ${retry && !LASTING.has(error.status) && html`<button type="button" onClick=${retryAll}>${error.button ?? "Try again"}</button>`}
+    ${retry && !LASTING.has(error.status) && html`<button onClick=${retryAll}>${error.button ?? "Try again"}</button>`}
   </div>`;
 }
 
@@ -87,18 +84,12 @@ function Countdown({ error }) {
   return html`<span aria-hidden="true">${left > 0 ? ` (in ${left})` : " (now)"}</span>`;
 }
 
-/**
- * A skeleton in the place of what loads, visible after half a second. usual: the seconds that the last such answer took;
- * its bar is full then. Without them the bar moves to and fro.
- */
+/** A skeleton, visible after half a second. usual: the seconds that the last such answer took, when its bar is full. */
 export const Progress = ({ active, label = "Asking the server…", usual }) =>
   html`<div class=${classes("progress", active && "active", usual && "timed")} style=${usual && { "--usual": `${usual}s` }}
     role="status">${active ? `${label}${usual >= 1 ? ` usually ${Math.round(usual)} s` : ""}` : ""}</div>`;
 
-/**
- * The state of an answer (see useAnswer): progress, the problem, or `children(data)`; older content stays, paler.
- * minHeight: of the content, which the skeleton reserves.
- */
+/** Progress, the problem, or `children(data)`; older content stays, paler. minHeight: what the skeleton reserves. */
 export function Answer({ answer, children, minHeight }) {
   const { data, error, loading, isStale, retry, usual } = answer;
   return html`<div class=${classes("answer", isStale && "stale")} style=${{ minHeight }} aria-busy=${loading}>

@@ -1,7 +1,6 @@
 // A box for content that may be wider than the screen: it scrolls sideways and fades at sides with hidden content.
 import { html, useLayoutEffect, useRef } from "../core/html.js";
 
-/** Set data-more to the sides of a box, "left" and "right", with hidden content. */
 export function useMore(box) {
   useLayoutEffect(() => {
     const { current: element } = box;
@@ -19,7 +18,6 @@ export function useMore(box) {
   }, []);
 }
 
-/** label: name of the content, for screen readers. The box can also be scrolled with the keyboard. */
 export function Scrolled({ label, children }) {
   const box = useRef(null);
   useMore(box);

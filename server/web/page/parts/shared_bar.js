@@ -1,7 +1,7 @@
 // The selection that all views share: the text, its tokens, the part of the model, the layer and head.
 import { useDecoderText } from "../core/decoder_text.js";
-import { useDraft } from "../core/draft.js";
-import { classes, hasModifier, html, useEffect, useRef, useState } from "../core/html.js";
+import { onEnter, useDraft } from "../core/draft.js";
+import { classes, hasModifier, html, listen, useEffect, useRef, useState } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { counted } from "../core/numbers.js";
 import { saved } from "../core/place.js";
@@ -21,7 +21,6 @@ const EXAMPLES = [
   "A fluffy blue creature roamed the green forest.",
 ];
 
-// Views without a text, or with their own.
 const WITHOUT_TEXT = new Set(["chat", "embeddings", "server"]);
 const WITH_HEAD = new Set(["attention", "journey", "why", "moves", "heads", "flow"]);
 
@@ -43,7 +42,7 @@ export function SharedBar({ view }) {
 function Fold({ isOpen, onTurn, hasHead }) {
   const { text } = useSelection();
   const { layer, head } = useHead();
-  return html`<button type="button" class="fold quiet" aria-expanded=${isOpen} onClick=${onTurn}>
+  return html`<button class="fold quiet" aria-expanded=${isOpen} onClick=${onTurn}>
     <span>${text || "No text yet"}</span>${hasHead && html`<b>layer ${layer}, head ${head}</b>`}
     <i>${isOpen ? "Close" : "Edit"}</i></button>`;
 }
@@ -68,24 +67,16 @@ function TextFields({ isPair }) {
   </div>`;
 }
 
-/**
- * A text that is committed a moment after the last key, by Enter or when the field loses focus; keepsLines: Enter
- * starts a line.
- */
+/** A text that is committed a moment after the last key, by Enter or when it loses focus; keepsLines: Enter starts a line. */
 export function DelayedText({ label, value, onText, rows = 2, keepsLines = false }) {
   const { text, write, take } = useDraft(value, onText);
   useEffect(() => {
     const timer = setTimeout(take, 400);
     return () => clearTimeout(timer);
   }, [text]);
-  const onKeyDown = (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || keepsLines) return;
-    event.preventDefault();
-    take();
-  };
   return html`<label class="text-field"><span>${label}</span>
     <textarea rows=${rows} spellcheck=${false} value=${text} onInput=${(event) => write(event.target.value)}
-      onKeyDown=${onKeyDown} onBlur=${take}></textarea>
+      onKeyDown=${keepsLines ? undefined : onEnter(take)} onBlur=${take}></textarea>
   </label>`;
 }
 
@@ -105,18 +96,17 @@ function TextTokens() {
   </div>`;
 }
 
-/** For a text longer than the context: its length, and a button that cuts it. */
 function TooLong({ text, offsets }) {
   const { max_model_len: most } = useCapabilities();
   const excess = offsets.length - most;
   if (!most || excess <= 0) return null;
   const own = offsets.filter(([begin, end]) => end > begin); // of the text, without special tokens
   const end = own.at(-excess - 1)?.[1] ?? 0;
-  return html`<p class="hint too-long"><button type="button" onClick=${() => select({ text: cut(text, end) }, { remember: true })}>
+  return html`<p class="hint too-long"><button onClick=${() => select({ text: cut(text, end) }, { remember: true })}>
     Keep the first ${counted(most, "token")}</button> The model reads no more.</p>`;
 }
 
-/** The first characters of a text, counted like the server (code points). */
+/** The first characters of a text; the server counts code points. */
 const cut = (text, count) => Array.from(text).slice(0, count).join("");
 
 export function HeadPicker() {
@@ -134,9 +124,7 @@ export function HeadPicker() {
   </div>`;
 }
 
-/**
- * Left and right select heads, Shift with up and down layers, unless an element uses these keys; up and down scroll.
- */
+/** Left and right select heads, Shift with up and down layers, unless an element uses these keys. */
 function useHeadKeys() {
   const latest = useRef(null);
   latest.current = useHead(); // keys may arrive before effects have run
@@ -151,7 +139,6 @@ function useHeadKeys() {
       const { layer, head, numLayers, numHeads } = latest.current;
       select({ layer: (layer + step[0] + numLayers) % numLayers, head: (head + step[1] + numHeads) % numHeads });
     };
-    addEventListener("keydown", walk);
-    return () => removeEventListener("keydown", walk);
+    return listen(window, { keydown: walk });
   }, []);
 }

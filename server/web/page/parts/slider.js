@@ -1,10 +1,7 @@
 // A slider with a name and a visible value.
 import { html } from "../core/html.js";
 
-/**
- * From low to high in steps, or over a list of `stops`, of which the nearest is shown. write(value): the text of the
- * value. hint: an explanation on request.
- */
+/** stops: a list of values, of which the nearest is shown; hint: an explanation on request. */
 export function Slider({ label, value, low = 0, high = 1, step = 0.01, stops = null, onPick, write = String, hint }) {
   const range = stops
     ? { min: 0, max: stops.length - 1, step: 1, value: nearest(stops, value) }
@@ -37,7 +34,6 @@ export const TopP = ({ value, onPick }) =>
   html`<${Slider} label="top-p" value=${value} low=${0.01} high=${1} onPick=${onPick}
     write=${(p) => (p < 1 ? p.toFixed(2) : "all")} hint="Keep the likeliest tokens that together hold this share" />`;
 
-/** The temperature, which divides the logits. */
 export const Temperature = ({ value, high, onPick, label = "temperature" }) =>
   html`<${Slider} label=${label} value=${value} high=${high} step=${0.05} onPick=${onPick}
     write=${(t) => (t > 0 ? t.toFixed(2) : "0, greedy")} hint="Below 1 the likely become likelier; above 1 all come closer" />`;

@@ -1,20 +1,18 @@
 // Vectors as strips of signed bars under each other, number by number in the same column: q above k above q times k.
 import { html, useCallback, useMemo, useRef, useState } from "../core/html.js";
-import { extent, format, largest, sizeOf } from "../core/numbers.js";
-import { line } from "./ink.js";
+import { extent, format, largest, sizeOf, within } from "../core/numbers.js";
+import { fill, line } from "./ink.js";
 import { fillFitted, Picture, STEPS } from "./picture.js";
 import { SaveMenu } from "./tools.js";
 
 const MARGIN = 8;
 const GAP = 8;
-const MOST_TOLD = 6; // rows, in words
+const MOST_TOLD = 6;
 
 /**
- * rows: [{name, values, tone, note, height, sums}], all of one length. tone: a colour of the page; note: text at the
- * right end; sums: the values are a running sum, drawn as an area with its line. Each row has its own scale, unless
- * hasOneScale is set. order: the indices of the columns in display order (default: unchanged).
- * describe(row, index, column): the readout of one number; index refers to the values, column to the display order.
- * onPickRow(row), selectedRow: for rows that can be selected.
+ * rows: [{name, values, tone, note, height, sums}]. note: text at the right end; sums: a running sum, drawn as an area.
+ * Each row has its own scale, unless hasOneScale is set. order: the indices of the columns in display order.
+ * describe(row, index, column): the readout of a number; onPickRow(row), selectedRow: for rows that can be selected.
  */
 function Strips({ rows, order = null, hasOneScale = false, label, describe, onPickRow, selectedRow = null, handle }) {
   const [pointed, setAt] = useState(null);
@@ -45,8 +43,7 @@ function Strips({ rows, order = null, hasOneScale = false, label, describe, onPi
       if (at === null) return;
       const { left, cell } = place(width);
       context.globalAlpha = 0.18;
-      context.fillStyle = colours.ink;
-      context.fillRect(left + at.column * cell, 0, Math.max(cell, 1), tops.at(-1));
+      fill(context, left + at.column * cell, 0, Math.max(cell, 1), tops.at(-1), colours.ink);
       context.globalAlpha = 1;
       if (!onPickRow) return;
       context.strokeStyle = colours.ink;
@@ -55,7 +52,7 @@ function Strips({ rows, order = null, hasOneScale = false, label, describe, onPi
     [pointed, tops, count],
   );
   const move = (row, column) =>
-    setAt({ row: Math.max(0, Math.min(rows.length - 1, row)), column: Math.max(0, Math.min(count - 1, column)) });
+    setAt({ row: within(row, 0, rows.length - 1), column: within(column, 0, count - 1) });
   const point = (x, y, width) => {
     if (x === null) return setAt(null);
     const { left, cell } = place(width);
@@ -85,7 +82,6 @@ function inWords({ name, values, sums }) {
   return `${name}: largest ${format(values[place])}, number ${place} of ${values.length}`;
 }
 
-/** Strips with a menu to save the picture, or its numbers in display order. */
 export function SavedStrips({ name, rows, order = null, ...more }) {
   const picture = useRef(null);
   const array = useMemo(() => {
@@ -120,8 +116,7 @@ function drawNames(context, row, { left, top, height }, width, colours, isSelect
 /** Signed bars from the middle line; if columns are narrower than a pixel, all bars in one pixel are drawn as one. */
 function drawBars(context, values, order, full, { left, top, cell, height }, colours, tone) {
   const middle = top + height / 2;
-  context.fillStyle = colours.sunk;
-  context.fillRect(left, top, cell * values.length, height);
+  fill(context, left, top, cell * values.length, height, colours.sunk);
   context.fillStyle = colours[tone];
   const perMark = Math.max(1, Math.ceil(1 / cell));
   const gap = cell >= 4 ? 1 : 0;
@@ -135,8 +130,7 @@ function drawBars(context, values, order, full, { left, top, cell, height }, col
     const [up, down] = [Math.min(high / full, 1) * (height / 2), Math.min(-low / full, 1) * (height / 2)];
     context.fillRect(left + first * cell, middle - up, Math.max(cell * perMark - gap, 0.5), up + down);
   }
-  context.fillStyle = colours.line;
-  context.fillRect(left, middle - 0.5, cell * values.length, 1);
+  fill(context, left, middle - 0.5, cell * values.length, 1, colours.line);
 }
 
 function drawSums(context, values, { left, top, cell, height }, colours) {

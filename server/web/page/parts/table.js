@@ -2,7 +2,6 @@
 import { classes, html } from "../core/html.js";
 import { Headings } from "./headings.js";
 
-/** names: headings of the columns, if any; rows: [[heading, ...cells]]; a cell is a number or text, or an element. */
 export const Table = ({ names, rows, caption, class: own, ...more }) => html`<table class=${classes("plain-table", own)} ...${more}>
   ${caption && html`<caption>${caption}</caption>`}
   ${names && html`<${Headings} names=${names} />`}

@@ -10,7 +10,7 @@ import { address, hashNow, state, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
 import { copy, Menu } from "./tools.js";
 
-const [PLACE, EMPTY] = ['id="saved">', "null"]; // placeholder for a file's content
+const [PLACE, EMPTY] = ['id="saved">', "null"];
 
 async function fileOf(view) {
   film.value?.pause(); // the address names the frame at which it stops
@@ -40,7 +40,6 @@ async function saveCard(view, capabilities) {
   saveBlob(card, `lightwell-${view.id}.png`);
 }
 
-/** HTML that embeds the view in another page, if the server allows it (--embed-origins). */
 function frameOf(view) {
   const place = new URL(address());
   place.searchParams.set("embed", "1");

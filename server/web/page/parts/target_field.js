@@ -16,11 +16,7 @@ export function spaced(token) {
   return spaces.replace(/\n/g, "↵").replace(/\ufffd/g, "◌");
 }
 
-/**
- * field: name in the state, with the value `typed`; token: {token_id, token}, the token found for it (null: not yet
- * known); empty: the meaning of an empty field; suggestions: [{token_id, token, probability}]; error: of a request with
- * the token.
- */
+/** field: in the state, with the value `typed`; token: the one that was found for it; suggestions: [{token_id, token, probability}]. */
 export function TargetField({ field, typed, label, token, empty, suggestions = [], error = null }) {
   const isMine = error?.param === field.split("_").at(-1);
   const isMeant = (one) => one.token_id === token?.token_id;
@@ -32,12 +28,12 @@ export function TargetField({ field, typed, label, token, empty, suggestions = [
       title="the token that is meant; · is a space">${spaced(token.token)}</code>`}
     ${suggestions.length > 0 && html`<span class="suggestions" role="group"
       aria-label=${`${label}: the model's prediction`}>${suggestions.map(
-      (one) => html`<button type="button" aria-pressed=${Boolean(isMeant(one))} title=${percent(one.probability)}
+      (one) => html`<button aria-pressed=${Boolean(isMeant(one))} title=${percent(one.probability)}
         onClick=${() => change(`#${one.token_id}`)}>${spaced(one.token)}</button>`,
     )}</span>`}
-    ${typed !== "" && html`<button type="button" class="quiet" onClick=${() => change("")}>reset</button>`}
+    ${typed !== "" && html`<button class="quiet" onClick=${() => change("")}>reset</button>`}
     ${isMine && html`<${Problem} error=${error} />`}
     ${isMine && error.code === "not_one_token" && !typed.startsWith(" ") &&
-      html`<button type="button" onClick=${() => change(` ${typed}`)}>Try it with a space before: “·${typed}”</button>`}
+      html`<button onClick=${() => change(` ${typed}`)}>Try it with a space before: “·${typed}”</button>`}
   </div>`;
 }

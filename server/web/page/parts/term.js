@@ -1,13 +1,10 @@
 // A technical term with an explanation, shown when it is pointed at, focused or tapped. Escape closes it.
-import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { html, listen, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { TERMS } from "./terms.js";
 
-const EDGE = 8; // CSS pixels of free space around the explanation
+const EDGE = 8;
 
-/**
- * of: a name of TERMS; `children`: the displayed words (default: the name). A view marks only the first use of a
- * term.
- */
+/** of: a name of TERMS; children: the displayed words. A view marks only the first use of a term. */
 export function Term({ of, children = of }) {
   const [open, setOpen] = useState(null); // null, "shown" while pointed at or focused, "kept" once it was clicked
   const button = useRef(null);
@@ -25,14 +22,7 @@ export function Term({ of, children = of }) {
       event.stopPropagation(); // it would close the parent
       close();
     };
-    document.addEventListener("pointerdown", outside);
-    document.addEventListener("keydown", escape, true);
-    document.addEventListener("scroll", follow, true);
-    return () => {
-      document.removeEventListener("pointerdown", outside);
-      document.removeEventListener("keydown", escape, true);
-      document.removeEventListener("scroll", follow, true);
-    };
+    return listen(document, { pointerdown: outside, keydown: escape, scroll: follow }, { capture: true });
   }, [open]);
   const turn = () => setOpen(open === "kept" ? null : "kept");
   const press = (event) => {
@@ -50,7 +40,7 @@ export function Term({ of, children = of }) {
     >${children}</span><i class="term-says" role="tooltip" ref=${says} hidden=${!open}>${open && TERMS[of]}</i></dfn>`;
 }
 
-/** Put the explanation under its word, or above it where there is no room, within the window. */
+/** Below its word, or above it where there is no room. */
 function placeBelow(says, word) {
   const at = word.getBoundingClientRect();
   const { offsetWidth: width, offsetHeight: height } = says;

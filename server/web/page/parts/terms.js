@@ -1,6 +1,5 @@
 // Explanations of technical terms for beginners: one or two sentences each, shown by parts/term.js.
 
-/** By the basic form of the term; `Term` takes these names. */
 export const TERMS = {
   "activation patching":
     "An experiment: the model reads one text, and one of its vectors is replaced by that of another text. If the prediction " +

@@ -1,7 +1,7 @@
 // The tokens of the text; each can be selected.
 import { charactersOf } from "../core/bytes.js";
 import { colourOf, inkOn } from "../core/colour.js";
-import { classes, hasModifier, html, useCallback, useLayoutEffect, useMemo, useRef } from "../core/html.js";
+import { classes, hasModifier, html, used, useCallback, useLayoutEffect, useMemo, useRef } from "../core/html.js";
 import { format, percent } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
@@ -9,9 +9,8 @@ import { theme } from "../core/theme.js";
 const RUN = 64; // tokens rendered together
 
 /**
- * query, key_: the positions of the query and the key (null: none; `key` is reserved by preact). weights: a number per
- * token (null: none), shown as background from 0 to `largest`, or with both signs (isSigned), and formatted by
- * write(weight). onPick(position, event).
+ * query, key_: positions or null (`key` is reserved by preact). weights: a number per token as background, from 0 to
+ * `largest`, or with both signs (isSigned).
  */
 export function Tokens(props) {
   const { tokens, query = null, key_ = null, weights = null, largest = 1, isSigned = false } = props;
@@ -21,25 +20,25 @@ export function Tokens(props) {
   const pick = useCallback((position, event) => latest.current?.(position, event), []);
   const shown = { tokens, weights, largest, isSigned, write, pick };
   const box = useRef(null);
-  const onKeyDown = (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step || hasModifier(event)) return;
-    const all = box.current.getElementsByClassName("token");
-    all[Array.prototype.indexOf.call(all, event.target) + step]?.focus();
-    event.preventDefault();
-    event.stopPropagation();
-  };
   // A long text scrolls in its box, and the chosen token may be far down.
   useLayoutEffect(() => showToken(box.current, key_), [key_, tokens]);
   useLayoutEffect(() => showToken(box.current, query), [query, tokens]);
   const begins = Array.from({ length: Math.ceil(tokens.length / RUN) }, (_, i) => i * RUN);
   const within = (position, begin) => (position !== null && position >= begin && position < begin + RUN ? position : null);
-  return html`<div class="tokens" ref=${box} role="group" aria-label=${label} onKeyDown=${onKeyDown}>
+  return html`<div class="tokens" ref=${box} role="group" aria-label=${label} onKeyDown=${walkFocus}>
     ${begins.map((begin) => html`<${Run} key=${begin} begin=${begin} ...${shown} query=${within(query, begin)}
       key_=${within(key_, begin)} focusable=${within(query ?? 0, begin)} />`)}
   </div>`;
 }
 
+/** A handler of keys: the arrows move the focus between the buttons of a group with one tab stop. */
+export function walkFocus(event) {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!step || hasModifier(event)) return;
+  const all = [...event.currentTarget.querySelectorAll("button")];
+  all[all.indexOf(event.target) + step]?.focus();
+  used(event);
+}
 /** A group of tokens, rendered again only when it changes: a text may have thousands. */
 function Run({ begin, tokens, query, key_, focusable, weights, largest, isSigned, write, pick }) {
   const mode = useStore(theme);
@@ -50,9 +49,7 @@ function Run({ begin, tokens, query, key_, focusable, weights, largest, isSigned
       const weight = Number.isFinite(weights?.[position]) ? weights[position] : null;
       const ground = weight === null ? {} : { background: colourOf(weight, ...scale), color: inkOn(weight, ...scale) };
       const marks = [position === query && "is-query", position === key_ && "is-key", token.includes("\n") && "breaks"];
-      return html`<button
-        type="button"
-        key=${position}
+      return html`<button key=${position}
         class=${classes("token", ...marks)}
         style=${ground}
         title=${`${position}: ${JSON.stringify(token)}${weight === null ? "" : ` ${format(weight)}`}`}
@@ -66,7 +63,7 @@ function Run({ begin, tokens, query, key_, focusable, weights, largest, isSigned
   }, [begin, tokens, query, key_, focusable, weights, largest, isSigned, write, pick, mode]);
 }
 
-/** The buttons from `begin` on; buttons of tokens that form one character are in a frame with this character. */
+/** The buttons of tokens that form one character get a frame with it. */
 function grouped(drawn, begin, tokens) {
   const end = begin + drawn.length;
   const groups = charactersOf(tokens).filter((group) => group.first < end && group.end > begin);

@@ -1,10 +1,7 @@
 // The controls of a view in one row; those without room are behind the button More.
 import { classes, html, useLayoutEffect, useRef, useState } from "../core/html.js";
 
-/**
- * children: the controls, the most used ones first. A hidden control is inert; a long choice scrolls to its chosen part.
- * With a problem all are shown.
- */
+/** children: the controls, the most used ones first. A long choice scrolls to its chosen part. With a problem all are shown. */
 export function ToolRow({ children }) {
   const [isOpen, setOpen] = useState(false);
   const [isCut, setCut] = useState(false);
@@ -25,6 +22,6 @@ export function ToolRow({ children }) {
     return () => observer.disconnect();
   });
   return html`<div class=${classes("one-row", isOpen && "open")}><div class="toolbar" ref=${row}>${children}</div>
-    ${isCut && html`<button type="button" class="quiet" aria-expanded=${isOpen}
+    ${isCut && html`<button class="quiet" aria-expanded=${isOpen}
       onClick=${() => setOpen(!isOpen)}>${isOpen ? "Less" : "More"}</button>`}</div>`;
 }

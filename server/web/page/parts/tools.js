@@ -1,11 +1,10 @@
 // The small tools at a picture's corner: copy the request, save the picture or its data.
 import { asCurl, asPython } from "../core/calls.js";
-import { classes, html, useContext, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { classes, html, listen, useContext, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { csvOfArray, npyBytes, saveBlob } from "../core/save.js";
 import { address } from "../core/state.js";
 import { SavedPicture } from "./picture.js";
 
-/** [said, run]: the message of an action, which is shown for a moment, and a function that runs one. */
 export function useSaid() {
   const [said, setSaid] = useState("");
   const timer = useRef(0);
@@ -17,7 +16,7 @@ export function useSaid() {
   return [said, run];
 }
 
-/** A button that opens a short list of actions: items: [{label, run}], or a function that returns them; null ones are left out. */
+/** A button that opens a list of actions. items: [{label, run}], or a function that returns them; null ones are left out. */
 export function Menu({ label, items, title }) {
   const [isOpen, setOpen] = useState(false);
   const [said, run] = useSaid();
@@ -34,12 +33,7 @@ export function Menu({ label, items, title }) {
         setOpen(false);
       }
     };
-    document.addEventListener("pointerdown", close);
-    document.addEventListener("keydown", close);
-    return () => {
-      document.removeEventListener("pointerdown", close);
-      document.removeEventListener("keydown", close);
-    };
+    return listen(document, { pointerdown: close, keydown: close });
   }, [isOpen]);
   const pick = (item) => {
     opener.current.focus();
@@ -47,15 +41,15 @@ export function Menu({ label, items, title }) {
     run(item.run);
   };
   return html`<div class="menu" ref=${element}>
-    <button type="button" class="quiet" ref=${opener} title=${title} aria-expanded=${isOpen}
+    <button class="quiet" ref=${opener} title=${title} aria-expanded=${isOpen}
       onClick=${() => setOpen(!isOpen)}>${label}</button>
     <span class="said" role="status">${said}</span>
     ${isOpen && html`<ul>${(typeof items === "function" ? items() : items).filter(Boolean).map((item) =>
-      html`<li><button type="button" onClick=${() => pick(item)}>${item.label}</button></li>`)}</ul>`}
+      html`<li><button onClick=${() => pick(item)}>${item.label}</button></li>`)}</ul>`}
   </div>`;
 }
 
-/** Browsers allow access to the clipboard only on https and localhost; elsewhere users can copy the selected text. */
+/** Browsers allow access to the clipboard only on https and localhost. */
 export async function copy(text) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(text);
@@ -74,10 +68,7 @@ export async function copy(text) {
   return "Copied";
 }
 
-/**
- * A part of a view: its title, menus that copy its request {route, body} and save its pictures and data (see SaveMenu),
- * and its content. aside: more content of the header. Menus without properties are left out.
- */
+/** A part of a view; copy, save: properties of the menus in its header, if any; aside: more content of the header. */
 export function Card({ title, copy, save, aside, class: own, children, ...more }) {
   const picture = useRef(null);
   return html`<${SavedPicture.Provider} value=${picture}><section class=${classes("card", own)} ...${more}>
@@ -85,7 +76,6 @@ export function Card({ title, copy, save, aside, class: own, children, ...more }
     ${children}</section><//>`;
 }
 
-/** Copy the request of a view, as curl or Python, and the address of the view. */
 export function CopyMenu({ route, body }) {
   const python = asPython(route, body);
   return html`<${Menu}
@@ -102,8 +92,8 @@ export function CopyMenu({ route, body }) {
 const arrayOf = (lists) => ({ data: Float64Array.from(lists.flatMap((list) => [...list])), shape: [lists.length, lists[0].length] });
 
 /**
- * Save the picture (`picture`: its handle; default: the first one of the Card) and the data: `arrays` is
- * [{label, array: {data, shape}, rows, columns}], names of rows and columns for the CSV; or `lists`, one a row, for the array.
+ * picture: its handle (default: of the first one in the Card); arrays: [{label, array: {data, shape}, rows, columns}], the
+ * names for the CSV; or `lists`, one a row, for the array.
  */
 export function SaveMenu({ picture, arrays = [], name }) {
   const ofCard = useContext(SavedPicture);

@@ -1,23 +1,19 @@
 // The tooltip: text about the part of a picture that is pointed at or reached by keys. One for all pictures, on top.
-import { html, useEffect, useLayoutEffect, useRef } from "../core/html.js";
+import { html, listen, useEffect, useLayoutEffect, useRef } from "../core/html.js";
 import { Store, useStore } from "../core/store.js";
 
-const AWAY = 14; // CSS pixels from the pointer
-const EDGE = 6; // and from the edges of the window
+const AWAY = 14;
+const EDGE = 6;
 
 const tooltip = new Store(null); // {owner, text, x, y, follow}, with the place in the window; null: no tooltip
 
-/**
- * Show a text at {x, y} in the window; `owner` is its picture. follow(): the new place after scrolling; null at the
- * pointer, which is then over another part.
- */
+/** `owner` is the text's picture. follow(): the new place after scrolling; null at the pointer. */
 export function showTooltip(owner, text, { x, y }, follow = null) {
   const now = tooltip.value;
   if (now?.owner === owner && now.text === text && now.x === x && now.y === y) return;
   tooltip.set({ owner, text, x, y, follow });
 }
 
-/** Hide the owner's tooltip; another picture's stays. */
 export function hideTooltip(owner) {
   if (tooltip.value?.owner === owner) tooltip.set(null);
 }
@@ -35,17 +31,12 @@ export function Tooltip() {
       const now = tooltip.value;
       if (now) tooltip.set(now.follow && { ...now, ...now.follow() });
     };
-    addEventListener("keydown", hide);
-    addEventListener("scroll", scrolled, { capture: true, passive: true });
-    return () => {
-      removeEventListener("keydown", hide);
-      removeEventListener("scroll", scrolled, { capture: true });
-    };
+    return listen(window, { keydown: hide, scroll: scrolled }, { capture: true, passive: true });
   }, []);
   return shown && html`<div class="tooltip" aria-hidden="true" ref=${box}>${shown.text}</div>`;
 }
 
-/** Above the place if there is space, else below it; always inside the window. */
+/** Above the place if there is space, else below it. */
 function place(element, { x, y }) {
   const { offsetWidth: width, offsetHeight: height } = element;
   const { clientWidth, clientHeight } = document.documentElement;

@@ -1,7 +1,7 @@
 // Terms and their sum: each bar begins at the end of the one before; the last one is the sum.
 import { html, useCallback } from "../core/html.js";
 import { extent, format, largest } from "../core/numbers.js";
-import { MONO, frame, upwards, write } from "./ink.js";
+import { MONO, fill, frame, upwards, write } from "./ink.js";
 import { ticksOf } from "./lines.js";
 import { Picture, usePointed } from "./picture.js";
 
@@ -34,8 +34,7 @@ export function Waterfall({ steps, total, label, onPick, handle }) {
     (context, { width, height: tall, colours }) => {
       if (at === null) return;
       context.globalAlpha = 0.1;
-      context.fillStyle = colours.ink;
-      context.fillRect(MARGIN.left + at * place(width), 0, place(width), tall);
+      fill(context, MARGIN.left + at * place(width), 0, place(width), tall, colours.ink);
       context.globalAlpha = 1;
     },
     [at, steps],
@@ -63,8 +62,7 @@ function barsOf(steps, total) {
 
 function drawAxis(context, { width, y, low, high, colours }) {
   for (const tick of ticksOf(low, high > low ? high : low + 1)) {
-    context.fillStyle = tick === 0 ? colours.muted : colours.line;
-    context.fillRect(MARGIN.left, y(tick) - 0.5, width - MARGIN.left - MARGIN.right, 1);
+    fill(context, MARGIN.left, y(tick) - 0.5, width - MARGIN.left - MARGIN.right, 1, tick === 0 ? colours.muted : colours.line);
     write(context, format(tick), MARGIN.left - 6, y(tick), colours.muted, NAMES);
   }
 }
@@ -76,12 +74,10 @@ function drawBar(context, bar, { x, room, y, next, colours }) {
   if (bar.value < 0) {
     frame(context, x + gap + 0.75, top, Math.max(room - 2 * gap - 1.5, 0.5), tall, colours.negative, 1.5);
   } else {
-    context.fillStyle = bar.isTotal ? colours.ink : colours.positive;
-    context.fillRect(x + gap, top, Math.max(room - 2 * gap, 0.5), tall);
+    fill(context, x + gap, top, Math.max(room - 2 * gap, 0.5), tall, bar.isTotal ? colours.ink : colours.positive);
   }
   if (!next || next.isTotal) return;
-  context.fillStyle = colours.muted;
-  context.fillRect(x + room - gap, y(bar.to) - 0.5, 2 * gap, 1);
+  fill(context, x + room - gap, y(bar.to) - 0.5, 2 * gap, 1, colours.muted);
 }
 
 function drawNames(context, bars, room, top, colours) {

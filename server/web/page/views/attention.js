@@ -48,7 +48,7 @@ function OneHead() {
     </div>`;
 }
 
-// The answer for <Answer> during generation: the rows are available and no request is pending.
+// For <Answer> during generation: the rows are available.
 const LIVE = { data: true, error: null, loading: false, isStale: false };
 
 const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"],
@@ -56,7 +56,7 @@ const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "s
 const UNSUBTRACTED = "What is being written has no difference yet: show one side.";
 const WATCHING = "The model continues with the text; each new token comes with the row of weights that chose it.";
 
-/** The heads that are shown, and how. watching: the head's rows during generation, if only one head is shown. */
+/** watching: the head's rows during generation, if only one head is shown. */
 function Toolbar({ watching, grid }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -76,8 +76,8 @@ function Toolbar({ watching, grid }) {
       <input type="checkbox" checked=${!selection.attention_sink}
         onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>`}
     ${watching && (watching.isRunning
-      ? html`<button type="button" class="primary stop-writing" onClick=${watching.stop}>Stop writing</button>`
-      : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
+      ? html`<button class="primary stop-writing" onClick=${watching.stop}>Stop writing</button>`
+      : html`<button disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
           onClick=${() => watching.start(grid)}>Continue and watch</button>`)}
   <//>
   ${watching && lack && html`<p class="hint">Nothing can be watched here. ${lack}</p>`}`;
@@ -86,8 +86,8 @@ function Toolbar({ watching, grid }) {
 function Head({ answer, grid, marked, live, request }) {
   const { attention_picture: picture } = useSelection();
   const { layer, head } = useHead();
-  const difference = useDifferenceName();
-  const name = `Layer ${layer}, head ${head}${difference && `: ${difference}`}`;
+  const difference = useDifferenceName(": ");
+  const name = `Layer ${layer}, head ${head}${difference}`;
   const parts = { grid, ...marked, name, request };
   const box = useRef(null);
   useFollow(box, live && !live.isDone ? live.grid.queries.length : 0);

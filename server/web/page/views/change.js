@@ -4,16 +4,12 @@ import { sideNames, useDifferenceName } from "../core/compare.js";
 import { html, useEffect, useState } from "../core/html.js";
 import { UNCHANGED_VIEWS, canShowBoth, canSubtract, isCompared } from "../core/seen.js";
 import { select, useSelection } from "../core/state.js";
-import { Choices } from "../parts/choices.js";
-import { Pick } from "../parts/pick.js";
+import { Choices, Select } from "../parts/choices.js";
 
 const MOST_SAID = 2; // changes, in the line
 const UNREACHED = "This view shows the unchanged model. Changes affect the views of the text above.";
 
-/**
- * canChange: whether there is space for the drawer; without it the bar shows the changes and the sides. others: the names
- * of models to compare with.
- */
+/** canChange: whether there is space for the drawer; others: the names of models to compare with. */
 export function ChangeBar({ view, canChange, others }) {
   const selection = useSelection();
   if (UNCHANGED_VIEWS.has(view.id)) {
@@ -24,9 +20,9 @@ export function ChangeBar({ view, canChange, others }) {
   if (!canChange && !isCompared(selection)) return null;
   const canCompare = canShowBoth(view.id) || (view.id === "chat" && selection.chat_mode === "chat");
   return html`<section class="change-bar" aria-label="Changes">
-    ${canChange && html`<button type="button" id="change" aria-expanded=${selection.change_open}
+    ${canChange && html`<button id="change" aria-expanded=${selection.change_open}
       onClick=${() => select({ change_open: !selection.change_open })}>Edit the model…</button>`}
-    ${canChange && canCompare && others.length > 0 && html`<${Pick} label="Compare with" value=${selection.change_model}
+    ${canChange && canCompare && others.length > 0 && html`<${Select} label="Compare with" value=${selection.change_model}
       options=${[["", "no model"], ...others.map((name) => [name, name])]}
       onPick=${(name) => select({ change_model: name, change_show: name ? "both" : "after" }, { remember: true })} />`}
     ${isCompared(selection) && html`<${Sides} selection=${selection} view=${view} />`}
@@ -36,7 +32,6 @@ export function ChangeBar({ view, canChange, others }) {
   </section>`;
 }
 
-/** Selects the displayed side. */
 function Sides({ selection, view }) {
   const [before, after] = sideNames(selection);
   const choices = [["before", before], ["after", after], ...(canShowBoth(view.id) ? [["both", "side by side"]] : []),
@@ -51,13 +46,11 @@ function DifferenceNote() {
     <b class="negative">below 0</b> less.</span>`;
 }
 
-/** The first changes in words, and how many more there are. */
 function said(changes) {
   const more = changes.length - MOST_SAID;
   return changes.slice(0, MOST_SAID).map(sayChange).join("; ") + (more > 0 ? `; and ${more} more` : "");
 }
 
-/** The drawer, its code fetched when it is first opened. */
 export function ChangeDrawer({ view }) {
   const { change_open: isOpen } = useSelection();
   const isHere = isOpen && !UNCHANGED_VIEWS.has(view.id);

@@ -8,7 +8,6 @@ import { Conversation } from "./chat/conversation.js";
 
 const MODES = [["chat", "Chat"], ["text", "Text"]];
 
-/** A model without a chat template continues texts only. */
 export function View() {
   const { chat: hasTemplate } = useCapabilities();
   const { chat_mode: mode } = useSelection();

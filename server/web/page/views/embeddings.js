@@ -2,7 +2,7 @@
 import { useLook } from "../core/fetching.js";
 import { html, useMemo, useState } from "../core/html.js";
 import { useCapabilities } from "../core/model.js";
-import { extent, format, percent } from "../core/numbers.js";
+import { extent, format, indices, percent } from "../core/numbers.js";
 import { gram, principalPlane, unitRows } from "../core/projection.js";
 import { select, useSelection } from "../core/state.js";
 import { Bars } from "../parts/bars.js";
@@ -15,8 +15,7 @@ import { ToolRow } from "../parts/tool_row.js";
 import { Card } from "../parts/tools.js";
 import { Plane } from "./embeddings/plane.js";
 
-// Three topics. Some models use the last token's vector for a text: each text ends with its topic word, without a
-// full stop.
+// Three topics. Some models use the last token's vector for a text: each text ends with its topic word.
 const EXAMPLES = [
   "He bowed before the old king",
   "They all loved the young queen",
@@ -51,8 +50,7 @@ export function View() {
   const texts = lines.slice(0, MOST_TEXTS);
   const layer = selection.embeddings_layer === "" ? null : Number(selection.embeddings_layer);
   const pooling = selection.embeddings_pooling || embeddings.defaults.pooling;
-  // The model's own pooling is not named in requests: it may include dense layers, which a pooling given by name does
-  // not.
+  // not named in requests: it may include dense layers, which a pooling given by name does not
   const named = selection.embeddings_pooling ? { pooling } : {};
   const body = { input: texts, ...named, ...(layer === null ? {} : { layer }) };
   const answer = useLook("v1/embeddings", body);
@@ -61,7 +59,7 @@ export function View() {
       alike point the same way: their <${Term} of="cosine" /> is near 1.</p>
     <${ToolRow}>
       <${FieldSelect} field="embeddings_layer" label="Layer" options=${[["", "after the final norm"],
-        ...Array.from({ length: embeddings.layers }, (_, i) => [i, i === 0 ? "0, the embedding" : i])]} />
+        ...indices(embeddings.layers).map((name, i) => [i, i === 0 ? "0, the embedding" : name])]} />
       <${Select} label="Pooling" value=${pooling}
         options=${embeddings.poolings.filter((name) => name !== "none").map((name) => [name, name])}
         onPick=${(value) => select({ embeddings_pooling: value === embeddings.defaults.pooling ? "" : value })} />
@@ -77,7 +75,6 @@ export function View() {
 function Comparison({ entries, body }) {
   const { vectors, count, width, cosines, plane } = useMemo(() => compare(entries), [entries]);
   const names = body.input;
-  const [hovered, setHovered] = useState(null);
   const [chosen, setChosen] = useState(0);
   const at = Math.min(chosen, count - 1);
   const others = useMemo(
@@ -97,9 +94,7 @@ function Comparison({ entries, body }) {
     <${Card} title="Cosines" copy=${{ route: "v1/embeddings", body }} save=${{ name: "cosines",
         arrays: [{ label: "cosines", array: { data: cosines, shape: [count, count] }, rows: names, columns: names }] }}>
       <${Matrix} values=${cosines} rowNames=${names} columnNames=${names} low=${low} high=${1}
-        label=${`Cosines of ${count} texts with each other`} selected=${{ row: at, column: hovered?.column ?? null }}
-          hovered=${hovered}
-        onHover=${setHovered} onPick=${({ row }) => setChosen(row)}
+        label=${`Cosines of ${count} texts with each other`} selected=${{ row: at, column: null }} onPick=${({ row }) => setChosen(row)}
         describe=${(row, column) => `${format(cosines[row * count + column])}: “${names[row]}” and “${names[column]}”`} />
       <p class="hint">The smallest cosine is ${format(least, 3)}; the colours go from ${format(low, 3)} to 1.</p>
     <//>

@@ -2,8 +2,9 @@
 import { sidesOfRequest, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { classes, html, useEffect, useMemo, useRef } from "../core/html.js";
-import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../core/model.js";
+import { clamp, shownToken, stackAt, useCapabilities, useHead, useInput } from "../core/model.js";
 import { format, grouped, percent } from "../core/numbers.js";
+import { lengthOf } from "../core/projection.js";
 import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { Select } from "../parts/choices.js";
@@ -54,7 +55,7 @@ export function View() {
 
 const wordAt = (tokens, position) => (tokens.length ? `“${shownToken(tokens[position ?? 0])}”` : "…");
 
-/** The lengths of a tensor's axes, as in the server's answer; "n" and "m" until the texts are known. */
+/** As in the server's answer; "n" and "m" until the texts are known. */
 function shapeOf(node, { tokens, encoderTokens }) {
   const [n, m] = [tokens.length || "n", encoderTokens.length || "m"];
   const own = isOfEncoder(node) ? m : n;
@@ -72,7 +73,7 @@ function Block({ graph, numbers, place, isBusy }) {
     [graph, place.tokens, place.encoderTokens],
   );
   const notes = useNextToken(place);
-  const difference = useDifferenceName();
+  const difference = useDifferenceName(": ");
   const node = nodesOf(graph).find(({ id }) => id === open) ?? null;
   useEffect(() => {
     if (wasPicked.current && node) panel.current?.scrollIntoView({ block: "nearest", behavior: "smooth" });
@@ -85,7 +86,7 @@ function Block({ graph, numbers, place, isBusy }) {
   const describe = ({ id, ...more }, cell) =>
     describeNode({ id, ...more }, cell, { strip: strips.get(id), shape: shapes.get(id), scale: scales.get(id), place });
   const tensors = [...new Map(nodesOf(graph).map(({ id, title }) => [id, `${title} · ${id}`]))];
-  return html`<${Card} title=${`Block ${place.layer}, head ${place.head}${difference && `: ${difference}`}`}
+  return html`<${Card} title=${`Block ${place.layer}, head ${place.head}${difference}`}
       aside=${html`<${Select} label="Tensor" id="tensor" value=${node ? open : ""} options=${[["", "none open"], ...tensors]}
         onPick=${onOpen} />`}
       aria-busy=${isBusy} copy=${body && { route: "v1/trace", body }} save=${{ name: `block-${place.layer}` }}>
@@ -98,11 +99,10 @@ function Block({ graph, numbers, place, isBusy }) {
 }
 
 function useNextToken({ stackName, query }) {
-  const selection = useSelection();
   const capabilities = useCapabilities();
   const works = capabilities.routes["/v1/lens"].works && stackName === "decoder" && query !== null;
   const { entry } = useLook(works ? "v1/lens" : null, {
-    ...sidesOfRequest(inputOf(selection, capabilities)).own,
+    ...sidesOfRequest(useInput()).own,
     layers: -1,
     positions: query,
     top_k: 1,
@@ -124,6 +124,6 @@ function describeNode(node, cell, { strip, shape, scale, place }) {
     return `${name}; ${word} ${isMap ? `to ${wordAt(keys, cell)}` : `number ${grouped(cell)}`}: ${cellText(strip.values[cell])}`;
   }
   if (isMap) return `${name}; the row of ${word}`;
-  const length = Math.hypot(...strip.values);
+  const length = lengthOf(strip.values);
   return `${name}; ${word}: length ${format(length)}${scale === undefined ? "" : `, divided by ${format(scale)}`}`;
 }

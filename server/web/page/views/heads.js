@@ -1,8 +1,8 @@
 // Six scores of each head, for all heads at once, so that unusual heads are visible.
 import { OTHER, useDifferenceName } from "../core/compare.js";
-import { useLook } from "../core/fetching.js";
+import { useLookInParts } from "../core/fetching.js";
 import { html, useMemo } from "../core/html.js";
-import { inputOf, useCapabilities, useHead } from "../core/model.js";
+import { useCapabilities, useHead, useInput } from "../core/model.js";
 import { counted, descending } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
@@ -20,14 +20,14 @@ const NUM_STRONGEST = 5;
 
 export function View() {
   const selection = useSelection();
-  const capabilities = useCapabilities();
-  const { part } = useHead();
+  const { part, layers } = useHead();
   // Cross-attention heads have no previous or first token: the server measures self-attention only.
   const ownPart = part === "cross" ? "decoder" : part;
   const isOfText = selection.heads_on === "text";
-  const given = inputOf(selection, capabilities);
+  const given = useInput();
   const body = { ...(isOfText ? given : withoutText(given)), part: ownPart };
-  const answer = useLook(isOfText && !selection.text ? null : "v1/heads", body);
+  const some = layers.length > 1 ? { ...body, layers: layers.slice(0, Math.ceil(layers.length / 4)) } : null;
+  const answer = useLookInParts(isOfText && !selection.text ? null : "v1/heads", body, some);
   return html`<div class="heads">
     <p>Every point is one <${Term} of="head" />. Find outliers, then click one to see its pattern.</p>
     <${ToolRow}>
@@ -54,7 +54,7 @@ function Found({ entry, body, part }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const chosen = useHead();
-  const difference = useDifferenceName();
+  const difference = useDifferenceName(": ");
   const heads = useMemo(() => headsOf(entry), [entry]);
   const x = measureNamed(selection.heads_x, "previous_token");
   const y = measureNamed(selection.heads_y, "induction");
@@ -65,7 +65,7 @@ function Found({ entry, body, part }) {
     .filter((name) => heads.every(({ scores }) => !Number.isFinite(scores[name])))
     .map((name) => MEASURES[name].lack)[0];
   return html`<div class="heads-found">
-    <${Card} title=${`${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}${difference && `: ${difference}`}`}
+    <${Card} title=${`${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}${difference}`}
         copy=${{ route: "v1/heads", body }} save=${{ name: "heads",
           arrays: [{ label: "all scores", array, rows, columns: entry.measures }] }}>
       ${lack
@@ -73,7 +73,8 @@ function Found({ entry, body, part }) {
           write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read"
             : "another text"}.</p>`
         : html`<${Scatter} heads=${heads} x=${x} y=${y} isDifference=${entry.isDifference} chosen=${chosen}
-          numLayers=${entry.layers.length} onPick=${open} /><${LayerLegend} layers=${entry.layers} />`}
+          numLayers=${chosen.numLayers} onPick=${open} />
+        <${LayerLegend} layers=${entry.layers} numLayers=${chosen.numLayers} />`}
       <p class="hint">${
         entry.repeat_length
           ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written ` +
@@ -90,14 +91,14 @@ function Found({ entry, body, part }) {
   </div>`;
 }
 
-function LayerLegend({ layers }) {
+function LayerLegend({ layers, numLayers }) {
   const mode = useStore(theme);
   const draw = (layer) => (canvas) => {
     if (!canvas) return;
     const context = canvas.getContext("2d");
     context.setTransform(2, 0, 0, 2, 0, 0);
     context.clearRect(0, 0, 16, 16);
-    context.fillStyle = layerColour(layer, layers.length, mode);
+    context.fillStyle = layerColour(layer, numLayers, mode);
     markPath(context, layer, 8, 8, 5);
     context.fill();
   };

@@ -1,5 +1,5 @@
 // The first view: a text, one strong head's attention in it, the likeliest next words, and the ways into the other views.
-import { useDraft } from "../core/draft.js";
+import { onEnter, useDraft } from "../core/draft.js";
 import { json, useJson, useLook } from "../core/fetching.js";
 import { classes, html, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { inputOf, lackOf, shownToken, useCapabilities } from "../core/model.js";
@@ -48,7 +48,7 @@ export function View() {
             columns=${[WHAT_COMES[kind], "probability"]} onPick=${canWrite ? (i) => next.isStale || write(next.tokens[i]) : undefined}>
             ${next.lack && html`<p class="lack">${next.lack}</p>`}<//>`}
       <div class="home-said">${head && html`<p><${Said} ...${attention} /></p>
-        <button type="button" class="quiet home-pause" onClick=${() => setPaused(!isPaused)}>${isPaused
+        <button class="quiet home-pause" onClick=${() => setPaused(!isPaused)}>${isPaused
           ? "Move" : "Pause"}</button>`}</div>
     </section>
     ${!saved && html`<${Ways} text=${shortened(selection)} place=${head?.place} />`}
@@ -70,10 +70,10 @@ function useMaskedText({ text }) {
   }, [isFirst]);
 }
 
-/** The text without spaces at its end, which are typed before the next word: a single space would be a token. */
+/** Spaces at the end are typed before the next word: a single space would be a token. */
 const shortened = ({ text }) => text.trimEnd();
 
-/** {input, position}: the fields of both requests, and the position that looks and predicts; null for no request. */
+/** position: it looks and predicts; null for no request. */
 function useInput(selection) {
   const capabilities = useCapabilities();
   const text = shortened(selection);
@@ -82,7 +82,6 @@ function useInput(selection) {
   return { input: inputOf({ ...selection, text, decoder: "" }, capabilities), position: isEncoder ? selection.query : -1 };
 }
 
-/** The words and the strongest head: an answer (see useAnswer) with {words, from, head}. */
 function useAttention(selection) {
   const capabilities = useCapabilities();
   const asked = useInput(selection);
@@ -105,10 +104,7 @@ function useAttention(selection) {
   return { ...answer, words: typed, from: -1, unused: -1, head: null, ...found };
 }
 
-/**
- * The likeliest tokens: an answer with {rows, tokens, lack, isCounting}. The first request has only the slider's
- * temperature. The second one has all temperatures, so that the bars move without a request.
- */
+/** The first request has only the slider's temperature; the second one has all, so that the bars move without a request. */
 function useNext(selection, isTyped) {
   const capabilities = useCapabilities();
   const lack = lackOf(capabilities, "/v1/next");
@@ -133,29 +129,22 @@ function useNext(selection, isTyped) {
     retry: one.error ? one.retry : all.retry, isStale: one.isStale || tokens !== found };
 }
 
-/** The text and the temperature. */
 function Ask({ selection, draft, hasSlider }) {
-  const onKeyDown = (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    draft.take();
-  };
   return html`<div class="home-ask">
     ${saved ? html`<p class="home-text">${selection.text}</p>` : html`<label class="text-field"><span>Your text</span>
       <textarea id="home-text" rows="2" spellcheck=${false} value=${draft.text} onInput=${(event) => draft.write(event.target.value)}
-        onKeyDown=${onKeyDown} onBlur=${draft.take}></textarea></label>`}
+        onKeyDown=${onEnter(draft.take)} onBlur=${draft.take}></textarea></label>`}
     ${hasSlider && html`<${Temperature} value=${Math.min(HIGHEST, selection.next_temperature)} high=${HIGHEST}
       onPick=${(next_temperature) => select({ next_temperature })} />`}
   </div>`;
 }
 
-/** The picture in one sentence, with a link to the head. */
 function Said({ words, from, head, unused }) {
   const share = (i) => percent(head.weights[i]);
   const name = `head ${head.head} of layer ${head.layer}`;
   return html`${from < 0 ? "The beginning of the answer" : html`<b class="query">${words[from].text}</b>`} looks at${" "}
     <b class="key">${words[head.best].text}</b> with ${share(head.best)} of its <${Term} of="attention" />, in${" "}
-    ${saved ? name : html`<button type="button" class="plain home-head" title="Open this head in Attention"
+    ${saved ? name : html`<button class="plain home-head" title="Open this head in Attention"
       onClick=${() => select({ view: "attention", ...head.place })}>${name}</button>`}.
     ${unused >= 0 && unused !== head.best && head.weights[unused] > NOTED && html`<span class="hint">${" "}The first word gets${" "}
       ${share(unused)}: heads <${Term} of="attention sink">put<//> the weight that they do not need there.</span>`}`;

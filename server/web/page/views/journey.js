@@ -42,11 +42,11 @@ function Controls({ stage, film, body, temperature }) {
     select({ journey_temperature: value });
   };
   return html`<div class="journey-bar"><div class="journey-controls">
-    <button type="button" aria-label="Previous stop" title="Previous stop (←)" disabled=${stop === 0}
+    <button aria-label="Previous stop" title="Previous stop (←)" disabled=${stop === 0}
       onClick=${() => player.step(-1)}>◂</button>
-    <button type="button" class="primary" onClick=${() => (isPlaying ? player.pause() : player.play())}>${isPlaying
+    <button class="primary" onClick=${() => (isPlaying ? player.pause() : player.play())}>${isPlaying
       ? "Pause" : "Play"}</button>
-    <button type="button" aria-label="Next stop" title="Next stop (→)" disabled=${stop === last}
+    <button aria-label="Next stop" title="Next stop (→)" disabled=${stop === last}
       onClick=${() => player.step(1)}>▸</button>
     <input type="range" class="journey-scrubber" ref=${stage.scrubber} min="0" max=${last} step="0.01" aria-label="Place in the journey"
       aria-valuetext=${`stop ${stop + 1} of ${last + 1}, ${film.stops[stop]?.title}`}
@@ -68,7 +68,7 @@ function savedArrays({ data, products, weights }) {
   return [of("products", products.dots), of("scores", products.scores), of("weights", weights)];
 }
 
-/** The stops in words, each with a link to the view with more numbers; the current one is in sight. */
+/** Each has a link to the view with more numbers; the current one is in sight. */
 function Stops({ stage, film }) {
   const { layer, head, query, key } = film.data;
   const list = useRef(null);
@@ -78,10 +78,10 @@ function Stops({ stage, film }) {
   }, [stage.stop]);
   return html`<ol class="journey-stops" ref=${list} tabindex="0" aria-label="The stops in words">${film.stops.map((each, i) => html`<li
     key=${each.id} class=${classes(i === stage.stop && "on")} aria-current=${i === stage.stop ? "step" : undefined}>
-    <h2 data-title=${i === stage.stop ? "" : undefined}><button type="button" class="plain"
+    <h2 data-title=${i === stage.stop ? "" : undefined}><button class="plain"
       onClick=${() => stage.player.travel(i)}>${i + 1}. ${each.title}</button></h2>
     <p>${each.says}</p>
-    ${each.to && html`<button type="button" class="quiet" onClick=${() => select({ layer, head, query, key, ...each.to })}>
+    ${each.to && html`<button class="quiet" onClick=${() => select({ layer, head, query, key, ...each.to })}>
       ${each.link} →</button>`}
   </li>`)}</ol>`;
 }

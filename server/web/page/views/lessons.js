@@ -1,5 +1,5 @@
 // Lessons and the tour: a card that guides users through the views. The code is loaded when a lesson is opened.
-import { html, useEffect, useState } from "../core/html.js";
+import { html, listen, useEffect, useState } from "../core/html.js";
 import { useSelection } from "../core/state.js";
 import { closeLesson } from "./lessons/opening.js";
 
@@ -14,8 +14,7 @@ export function Lessons() {
   useEffect(() => {
     if (!isOpen) return undefined;
     const close = (event) => event.key === "Escape" && !event.defaultPrevented && closeLesson();
-    addEventListener("keydown", close);
-    return () => removeEventListener("keydown", close);
+    return listen(window, { keydown: close });
   }, [isOpen]);
   return lesson && module ? html`<${module.Card} key=${lesson} name=${lesson} />` : null;
 }

@@ -1,7 +1,7 @@
 // The probability of every next token, at any temperature, before and after truncation, updated as sliders move.
 import { OTHER, sidesOfRequest } from "../core/compare.js";
 import { html, useState } from "../core/html.js";
-import { inputOf, useCapabilities } from "../core/model.js";
+import { useCapabilities, useInput } from "../core/model.js";
 import { otherModel } from "../core/seen.js";
 import { select, useSelection } from "../core/state.js";
 import { textOf } from "../core/texts.js";
@@ -12,7 +12,7 @@ import { Card } from "../parts/tools.js";
 import { Curve } from "./next/curve.js";
 import { Difference } from "./next/difference.js";
 import { Find, useFound } from "./next/find.js";
-import { ACTS, Likeliest } from "./next/likeliest.js";
+import { Likeliest, useAct } from "./next/likeliest.js";
 import { Numbers, Sentence } from "./next/numbers.js";
 import { OwnLogits } from "./next/own_logits.js";
 import { filtersOf, useRow } from "./next/row.js";
@@ -23,13 +23,14 @@ export function View() {
   const { text, next_logits_first: ownFirst } = selection;
   const capabilities = useCapabilities();
   const { kind } = capabilities;
+  const act = useAct();
   const options = {
     temperature: selection.next_temperature,
     topK: selection.next_top_k,
     topP: selection.next_top_p,
     minP: selection.next_min_p,
   };
-  const { own, other } = sidesOfRequest(inputOf(selection, capabilities));
+  const { own, other } = sidesOfRequest(useInput());
   const [shown, first] = [useRow(options, own), useRow(options, other)];
   const { answer, row, drawn } = shown;
   const body = asAsked({ ...shown.body, ...(other ? { [OTHER]: other } : {}) }, options);
@@ -42,7 +43,7 @@ export function View() {
     <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its${" "}
       <${Term} of="logit" />; <${Term} of="softmax" /> makes them probabilities. Move the sliders, such as the${" "}
       <${Term} of="temperature" />, to see the effect of a sampler
-      on them; click a token to ${ACTS[kind] ?? ACTS.decoder}.</p>
+      on them; click a token to ${act}.</p>
     ${other && html`<${Problem} error=${first.answer.error} retry=${first.answer.retry} />`}
     <${Answer} answer=${answer} minHeight="70rem">${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
       html`<${Difference} before=${first} after=${shown} body=${body}><${Controls} selection=${selection} /><//>`}<//>
@@ -85,15 +86,12 @@ function Controls({ selection }) {
     <${Slider} label="min-p" value=${selection.next_min_p} high=${0.5} step=${0.005}
       onPick=${(value) => select({ next_min_p: value })}
       write=${(p) => (p > 0 ? p.toFixed(3) : "off")} hint="Cut tokens less likely than this share of the likeliest" />
-    <button type="button" disabled=${!isChanged}
+    <button disabled=${!isChanged}
       onClick=${() => select({ next_temperature: 1, next_top_k: 0, next_top_p: 1, next_min_p: 0 })}>as trained</button>
   </div>`;
 }
 
-/**
- * {force(token), problem, note}: force writes the text up to the row's position followed by the token; for an encoder,
- * it replaces the token there.
- */
+/** The text up to the row's position followed by the token; for an encoder, the token there is replaced. */
 function useForce(row) {
   const { kind } = useCapabilities();
   const field = kind === "encoder-decoder" ? "decoder" : "text";

@@ -1,20 +1,18 @@
 // Patching: a vector of one text replaces a vector of another text; the prediction may follow it.
 import { html, useMemo } from "../core/html.js";
 import { clamp, shownToken, textsOf, useCapabilities, useTokens } from "../core/model.js";
-import { format, percent } from "../core/numbers.js";
+import { format, indices, percent, within } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Bars } from "../parts/bars.js";
-import { Choices } from "../parts/choices.js";
-import { Pick } from "../parts/pick.js";
+import { Choices, Select } from "../parts/choices.js";
 import { Answer, Problem, Progress } from "../parts/problem.js";
 import { DelayedText } from "../parts/shared_bar.js";
 import { Term } from "../parts/term.js";
-import { CopyMenu } from "../parts/tools.js";
+import { Card } from "../parts/tools.js";
 import { Grid } from "./patching/grid.js";
 import { useEnds, useMeasured } from "./patching/measure.js";
 import { Words, aligned } from "./patching/words.js";
 
-/** Vectors that can be patched: title, point, name in a sentence. */
 const PLACES = {
   stream: ["residual stream", "hook_resid_post", "vector after"],
   attention: ["attention output", "hook_attn_out", "attention output of"],
@@ -60,11 +58,11 @@ function Texts({ texts: [a, b], examples }) {
   return html`<div class="text-fields">
     <${DelayedText} label="Text A" value=${a} onText=${(text) => set([text, b])} />
     <${DelayedText} label="Text B" value=${b} onText=${(text) => set([a, text])} />
-    <${Pick} label="Examples" value="" onPick=${(i) => set(examples[i])}
+    <${Select} label="Examples" value="" onPick=${(i) => set(examples[i])}
       options=${[["", "…"], ...examples.map((pair, i) => [i, pair.join(" / ")])]} /></div>`;
 }
 
-/** The chosen patch and its effect, and the grid of all patches; in the encoder if there are two stacks. */
+/** In the encoder if there are two stacks. */
 function Patch({ inputs, tokens, ends }) {
   const { patching_what: what, patching_side: side, patching_source, patching_target, layer: wanted, head } = useSelection();
   const { kind, points, stacks } = useCapabilities();
@@ -83,7 +81,6 @@ function Patch({ inputs, tokens, ends }) {
     : [at(patching_source, from), at(patching_target, into)];
   const layer = layers.findLast((one) => one <= clamp(wanted, layers.at(-1) + 1)) ?? layers[0];
   const patch = { layer, head: clamp(head, numHeads), source, target };
-  /** The request of the patch, with other fields of it. */
   const bodyOf = (other) => {
     const one = { ...patch, ...other };
     const heads = what === "head" ? { head: one.head } : {};
@@ -91,7 +88,7 @@ function Patch({ inputs, tokens, ends }) {
     const change = { point, layer: one.layer, ...heads, positions: one.target, op: "patch", from: taken };
     return { ...inputs[into], num_tokens: ends.count, interventions: [change] };
   };
-  const list = (label, field, values) => html`<${Pick} label=${label} value=${patch[field]}
+  const list = (label, field, values) => html`<${Select} label=${label} value=${patch[field]}
     options=${values.map((one) => [one, one])} onPick=${(value) => select({ [field]: Number(value) })} />`;
   const take = (patching_what) => select({ patching_what, ...(patching_what === "head" ? { patching_source: null } : {}) });
   const shared = { tokens, ends, patch, from, into };
@@ -99,7 +96,7 @@ function Patch({ inputs, tokens, ends }) {
     <div class="toolbar">
       <${Choices} label="Move" value=${what} onPick=${take} choices=${Object.entries(PLACES).map(([name, [title]]) => [name, title])} />
       ${list("Layer", "layer", layers)}
-      ${what === "head" && list("Head", "head", Array.from({ length: numHeads }, (_, i) => i))}
+      ${what === "head" && list("Head", "head", indices(numHeads))}
     </div>
     <div class="columns">
       <${Effect} ...${shared} body=${bodyOf()} says=${`${PLACES[what][2]} ${what === "head" ? `${patch.head} of ` : ""}layer ${layer}`} />
@@ -108,23 +105,22 @@ function Patch({ inputs, tokens, ends }) {
     </div>`;
 }
 
-/** The effect of one patch. says: the patched vector in words; body: the request. */
 function Effect({ tokens, ends, patch, from, into, says, body }) {
   const answer = useMeasured([body], ends);
   const word = (text, position) => html`<code class="token">${shownToken(tokens[text].tokens[position])}</code>`;
   const [a, b] = ends.words.map(({ name }) => html`<b>${shownToken(name)}</b>`);
   const bars = (caption, likeliest) => html`<${Bars} caption=${caption} columns=${["word", "chance"]} largest=${1}
     write=${percent} rows=${likeliest.slice(0, SHOWN).map(({ token, probability: value }) => ({ name: shownToken(token), value }))} />`;
-  return html`<section class="card"><header><h2>One patch</h2><${CopyMenu} route="v1/next" body=${body} /></header>
+  return html`<${Card} title="One patch" copy=${{ route: "v1/next", body }}>
     <p>Text ${"AB"[into]} is read again, and the ${says}${" "}
       ${Array.isArray(patch.target) ? "at all tokens from the first difference on is replaced by the one"
         : html`at ${word(into, patch.target)} is replaced by the one at ${word(from, patch.source)}`} in text ${"AB"[from]}.</p>
     <${Answer} answer=${answer} minHeight="13rem">${([{ share, tokens: patched }]) => {
-      const at = `${100 * Math.max(0, Math.min(1, share))}%`;
+      const at = `${100 * within(share, 0, 1)}%`;
       return html`<div class="gauge"><span>as B: ${b}</span><span>as A: ${a}</span>
           <i style=${{ width: at }}></i><output style=${{ left: at }}>${format(share, 2)}</output></div>
         <div class="patching-bars">${bars("Text B", ends.likeliest[1])}${bars(`Text ${"AB"[into]}, patched`, patched)}${
           bars("Text A", ends.likeliest[0])}</div>`;
     }}<//>
-  </section>`;
+  <//>`;
 }

@@ -25,7 +25,7 @@ const perSecond = (value) => `${format(value, 3)}/s`;
 const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 1 ? `${format(seconds, 3)} s`
   : `${format(seconds * 1000, 3)} ms`);
 
-// title, description, its value at a reading (given an earlier one), and its format.
+// title, description, value at a reading (given an earlier one), format
 const GAUGES = [
   ["Tokens out", "generated, a second", (a, b) => rate(a, b, "lightwell_generation_tokens_total"), perSecond],
   ["Tokens in", "of prompts, a second", (a, b) => rate(a, b, "lightwell_prompt_tokens_total"), perSecond],
@@ -55,7 +55,7 @@ const COUNTS = [
 const LEFT = "499"; // the client disconnected before its answer, like this page when the selection changes
 const isFailure = ({ status }) => status >= "400" && status !== LEFT;
 
-// API routes only: the page's own polling and files would dominate the table.
+// the page's own polling and files would dominate the table
 function isOfTheApi({ route = "" }) {
   return route.startsWith("/v1/") || route.endsWith("tokenize");
 }
@@ -65,7 +65,7 @@ function tokensPerStep(before, after) {
   return steps > 0 ? growth(before, after, "lightwell_computed_tokens_total") / steps : 0;
 }
 
-/** {readings, error}: the last two minutes, the newest last; nothing is fetched while the tab is hidden. */
+/** The last two minutes, the newest last; nothing is fetched while the tab is hidden. */
 function useReadings() {
   const [readings, setReadings] = useState([]);
   const [error, setError] = useState(null);
@@ -94,7 +94,7 @@ function useReadings() {
   return { readings, error };
 }
 
-/** The models of the server; their states are read again with each reading of the metrics if there are several. */
+/** Their states are read again with each reading of the metrics if there are several. */
 function useModels(reading) {
   const answer = useAnswer(askJson, "models", null); // the view counts the answers of routes under /v1
   const models = modelsIn(answer.data);

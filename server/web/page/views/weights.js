@@ -68,10 +68,6 @@ function savedCensus({ rows }) {
 
 const TABLE = { value: "", label: "W_E, the token table" };
 
-/**
- * [{value, label, stack}] of the matrices that the model may have: their names for /geometry, {layer} in them, and the
- * stack.
- */
 function matricesOf(capabilities) {
   const names = [];
   for (const [stackName, stack] of Object.entries(capabilities.stacks)) {

@@ -1,7 +1,7 @@
 // The computation of one weight: every step from the two words' vectors to the head's output, with its numbers.
 import { useLook } from "../core/fetching.js";
 import { html, useMemo } from "../core/html.js";
-import { clamp, inputOf, sidesOf, stackAt, useCapabilities, useHead } from "../core/model.js";
+import { clamp, sidesOf, stackAt, useHead, useInput } from "../core/model.js";
 import { format, percent } from "../core/numbers.js";
 import { useQueryOf } from "../core/sequences.js";
 import { useSelection } from "../core/state.js";
@@ -16,10 +16,9 @@ import { Output, Scale, Softmax, ValueSum, Values } from "./why/weight_steps.js"
 
 export function View() {
   const selection = useSelection();
-  const capabilities = useCapabilities();
   const { part, stack, layer, head } = useHead();
   const query = useQueryOf(part);
-  const body = { ...inputOf(selection, capabilities), part, layer, head, query_position: query };
+  const body = { ...useInput(), part, layer, head, query_position: query };
   const choosing = useStrongestPair();
   const explained = useLook(selection.text && query !== null && !choosing ? "v1/explain" : null, body);
   const answer = choosing ?? explained;

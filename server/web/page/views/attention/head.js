@@ -1,7 +1,7 @@
-// One head: its matrix, its words with lines, and the largest weights of the chosen word. All follow the pointer.
+// One head: its matrix, its words with lines, and the largest weights of the chosen word.
 import { html, useMemo } from "../../core/html.js";
 import { clamp, shownToken, stackAt, useHead } from "../../core/model.js";
-import { format, largest, percent } from "../../core/numbers.js";
+import { format, largest, percent, sum } from "../../core/numbers.js";
 import { transposed } from "../../core/projection.js";
 import { select, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
@@ -15,10 +15,7 @@ import { Words, isInColumns, sideOf } from "./words.js";
 const NUM_BARS = 10;
 const LARGEST_CELL = 44; // CSS pixels
 
-/**
- * {selected: {query, key}, pointed}: the pair of the shared selection, or with the query `newest`, and the store of the
- * pair at the pointer.
- */
+/** The pair of the shared selection, or with the query `newest`; pointed: the store of the pair at the pointer. */
 export function useMarked(grid, newest = null) {
   const { query, key } = useSelection();
   const pointed = useMemo(() => new Store(null), [grid]);
@@ -29,10 +26,7 @@ export function useMarked(grid, newest = null) {
   return { selected, pointed };
 }
 
-/**
- * `pointed`: the store of the pair at the pointer, {query, key} or null; either field may be null too. onPick(pair): a
- * click.
- */
+/** pointed: the store of {query, key} or null; either field may be null too. */
 export function HeadMatrix({ grid, selected, pointed, name, request, onPick = select, children }) {
   const { attention_orientation: orientation, attention_shade: shade, attention_cells: cells } = useSelection();
   const hovered = useStore(pointed);
@@ -72,7 +66,6 @@ export function HeadMatrix({ grid, selected, pointed, name, request, onPick = se
 
 const isOfScores = (grid) => grid.scale === "diverging" && !grid.isDifference;
 
-/** Marks of masked keys in the matrix: {gap(row, column), isStruck(row, column)}, see Matrix. */
 function marksOf(grid, isTurned) {
   const isMasked = (row, column) => (isTurned ? grid.isMasked(column, row) : grid.isMasked(row, column));
   const comesTo = { scores: "−∞", dots: "" }[grid.kind] ?? "0";
@@ -148,7 +141,7 @@ export function TopKeys({ grid, selected, pointed }) {
   const rows = places.map((key) => {
     return { key, name: shownToken(grid.keys[key]), note: String(key), value: row[key], isOn: key === chosenKey };
   });
-  const held = places.reduce((sum, key) => sum + row[key], 0);
+  const held = sum(places.map((key) => row[key]));
   const title = html`“${shownToken(grid.queries[query])}” <span class="query">(${query})</span> looks at${
     grid.isDifference && ": what changed most"}`;
   return html`<${Card} class="top-keys" title=${title}>

@@ -1,7 +1,7 @@
-// The three kinds of transformers as small pictures, and the components of a stack of this model.
+// The three kinds of transformers, and the components of a stack of this model.
 import { html, useCallback, useRef } from "../../core/html.js";
 import { counted, format, grouped } from "../../core/numbers.js";
-import { frame, line, path, write } from "../../parts/ink.js";
+import { fill, frame, line, tip, write } from "../../parts/ink.js";
 import { Picture } from "../../parts/picture.js";
 import { Term } from "../../parts/term.js";
 import { SaveMenu } from "../../parts/tools.js";
@@ -29,7 +29,7 @@ const KINDS = {
   },
 };
 const HEIGHT = 206;
-const SIZE = 74; // of a stack's square
+const SIZE = 74;
 
 function drawStack(context, x, y, { name, colour, isCausal, colours }) {
   const cells = 6;
@@ -37,9 +37,8 @@ function drawStack(context, x, y, { name, colour, isCausal, colours }) {
   for (let row = 0; row < cells; row += 1) {
     for (let column = 0; column < cells; column += 1) {
       const isSeen = !isCausal || column <= row;
-      context.fillStyle = isSeen ? colour : colours.sunk;
       context.globalAlpha = isSeen ? 0.85 : 1;
-      context.fillRect(x + column * step + 0.5, y + row * step + 0.5, step - 1, step - 1);
+      fill(context, x + column * step + 0.5, y + row * step + 0.5, step - 1, step - 1, isSeen ? colour : colours.sunk);
     }
   }
   context.globalAlpha = 1;
@@ -48,12 +47,9 @@ function drawStack(context, x, y, { name, colour, isCausal, colours }) {
 }
 
 function drawArrow(context, x, y, toX, toY, colour) {
-  const angle = Math.atan2(toY - y, toX - x);
-  const corner = (turn) => [toX - 8 * Math.cos(angle + turn), toY - 8 * Math.sin(angle + turn)];
+  const far = Math.hypot(toX - x, toY - y);
   line(context, [[x, y], [toX, toY]], colour, 2);
-  path(context, [[toX, toY], corner(0.45), corner(-0.45)]);
-  context.fillStyle = colour;
-  context.fill();
+  tip(context, [toX, toY], [(toX - x) / far, (toY - y) / far], 7, 3.5, colour);
 }
 
 function drawKind(context, kind, { width, colours }) {
@@ -133,7 +129,7 @@ const expertWords = ({ num_experts: all, num_chosen: chosen, intermediate_size: 
 const ofLayers = (stack, name) =>
   [...new Set(stack.layer_sizes?.map((own) => own[name]) ?? [stack[name]])].map(grouped).join(" or ");
 
-/** The number of key and value heads, if there are fewer than query heads, and the layers without attention. */
+/** If there are fewer than query heads; and the layers without attention. */
 function keyHeadWords(stack) {
   const count = ofLayers(stack, "num_kv_heads");
   const first = stack.layer_sizes?.findIndex((own, layer) => own.kv_layer !== layer) ?? -1;

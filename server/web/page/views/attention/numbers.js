@@ -1,31 +1,30 @@
 // The numbers of one head for display: masked and hidden entries, and the range of the colours.
 import { useMemo } from "../../core/html.js";
-import { inputOf, lackOf, useCapabilities } from "../../core/model.js";
-import { extent } from "../../core/numbers.js";
+import { lackOf, useInput } from "../../core/model.js";
+import { extent, sum } from "../../core/numbers.js";
 import { useSelection } from "../../core/state.js";
 import { hasMask, useHeadAnswer, useProducts } from "./asking.js";
 
 export const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: "q·k" };
 
-/** The reason why the model does not support the value-weighted kind; null if it does. */
+/** Null if the model supports the value-weighted kind. */
 export const lackOfNorms = (capabilities) => lackOf(capabilities, "/v1/contributions");
 
-/** The kind in the request: "unmasked" is "dots" (q·k), with the products of masked pairs added. */
+/** "unmasked" is "dots" (q·k), with the products of masked pairs added. */
 export const requestKind = (kind) => (kind === "unmasked" ? "dots" : kind);
 
-/** {route, body} of a head's numbers (see useHead); without a text the route is null. */
+/** Without a text the route is null. */
 function useRequest({ part, layer, head }) {
   const selection = useSelection();
-  const capabilities = useCapabilities();
   const kind = requestKind(selection.attention_kind);
-  const common = { ...inputOf(selection, capabilities), part, layers: layer, heads: head };
+  const common = { ...useInput(), part, layers: layer, heads: head };
   if (selection.text === "") return { route: null, body: null };
   if (kind === "norm") return { route: "v1/contributions", body: { ...common, query_positions: "all" } };
   // float32, because weights are shown with more digits than float16 has
   return { route: "v1/attention", body: { ...common, kind, dtype: "float32" } };
 }
 
-/** The answer (see useAnswer), its `grid` (null before the first answer), and `copied`, the request for its numbers. */
+/** grid: null before the first answer; copied: the request for its numbers. */
 export function useGrid(place) {
   const { route, body } = useRequest(place);
   const { answer, values } = useHeadAnswer(route, body, place);
@@ -43,7 +42,7 @@ export function useGrid(place) {
   return { answer: hidden.error ? hidden : answer, grid, copied: products ? request : { route, body } };
 }
 
-/** A function (query, key) that returns whether the mask of that layer hides the key from the query. */
+/** (query, key): whether the mask of that layer hides the key from the query. */
 export function maskOf(part, stack, layer) {
   if (part === "cross") return () => false;
   const width = stack.sliding_windows?.[layer] ?? Infinity;
@@ -51,10 +50,8 @@ export function maskOf(part, stack, layer) {
 }
 
 /**
- * Data of the pictures: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked or
- * hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key), beneath,
- * isDifference}. beneath: like shown, with `products` for masked pairs, or null. A hidden first key is ignored in the
- * range.
+ * Data of the pictures. values: [query, key] as answered; shown: the same, NaN where masked or hidden; scale: "sequential" or
+ * "diverging"; beneath: like shown, with `products` for masked pairs, or null. A hidden first key is ignored in the range.
  */
 export function gridOf({ queries, keys, values, kind, showsFirst, hides, products = null, isDifference = false }) {
   const shown = new Float32Array(values);
@@ -82,9 +79,8 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides, product
 }
 
 /**
- * The weight of each pair, [query, key], that the softmax makes of scores or products: the areas of dots, so that the
- * largest one is of the pair with most attention. stack: as stackAt returns it. A masked pair gets its weight without the
- * mask, with the same sum, at most 1; a position bias is only in scores.
+ * The weight of each pair by the softmax: the areas of dots. A masked pair gets its weight without the mask, with the same
+ * sum, at most 1; a position bias is only in scores.
  */
 export function weightsOf({ kind, shown, beneath, isMasked, queries, keys }, { attention_scale: scale, attn_logit_softcap: cap }) {
   const numbers = beneath ?? shown;
@@ -94,23 +90,19 @@ export function weightsOf({ kind, shown, beneath, isMasked, queries, keys }, { a
     const row = Array.from(rowOf(numbers, { keys }, query), scoreOf);
     const seen = row.filter((score, key) => Number.isFinite(score) && !isMasked(query, key));
     const most = Math.max(...seen);
-    const sum = seen.reduce((all, score) => all + Math.exp(score - most), 0);
-    row.forEach((score, key) => (weights[query * keys.length + key] = Math.min(1, Math.exp(score - most) / sum) || 0));
+    const whole = sum(seen.map((score) => Math.exp(score - most)));
+    row.forEach((score, key) => (weights[query * keys.length + key] = Math.min(1, Math.exp(score - most) / whole) || 0));
   });
   return weights;
 }
 
-/** The sum of a query's finite numbers over all keys, including hidden ones. */
 export function rowSum(grid, query) {
-  let sum = 0;
-  for (const value of rowOf(grid.values, grid, query)) if (Number.isFinite(value)) sum += value;
-  return sum;
+  return sum(Array.from(rowOf(grid.values, grid, query)).filter(Number.isFinite));
 }
 
-/** One query's numbers over the keys, of `values` or `shown`. */
 export const rowOf = (values, grid, query) => values.subarray(query * grid.keys.length, (query + 1) * grid.keys.length);
 
-/** Numbers for ranking by size: differences count by their absolute value. */
+/** For ranking by size: differences count by their absolute value. */
 export const sized = (values, { isDifference }) => (isDifference ? values.map(Math.abs) : values);
 
 export function columnOf(values, grid, key) {

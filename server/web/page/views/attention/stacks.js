@@ -26,12 +26,12 @@ export function Stacks() {
   </div>`;
 }
 
-/** One part's numbers at the selected layer and head, limited to the layers and heads of its stack. */
+/** At the selected layer and head, within its stack. */
 function usePart(part) {
   const place = useHead({ ofPart: part });
   const { answer, grid, copied } = useGrid(place);
-  const difference = useDifferenceName();
-  const name = `${PARTS[part][0]}: layer ${place.layer}, head ${place.head}${difference && `, ${difference}`}`;
+  const difference = useDifferenceName(", ");
+  const name = `${PARTS[part][0]}: layer ${place.layer}, head ${place.head}${difference}`;
   return { part, answer, grid, name, request: copied, marked: useMarked(grid) };
 }
 
@@ -55,7 +55,7 @@ function Panel({ part, answer, grid, name, request, marked, isChosen }) {
   return html`<div class=${isChosen ? "chosen" : ""}><${Answer} answer=${answer} minHeight="12rem">${() => grid &&
     html`<${HeadMatrix} grid=${grid} name=${name} request=${request} pointed=${marked.pointed}
       selected=${isChosen ? marked.selected : null} onPick=${(pair) => select({ part, ...pair })}>
-      <p class="hint">${PARTS[part][1]} ${isChosen ? html`<b>Shown above.</b>` : html`<button type="button" class="link"
+      <p class="hint">${PARTS[part][1]} ${isChosen ? html`<b>Shown above.</b>` : html`<button class="link"
         onClick=${() => select({ part })}>Show above</button>`}</p>
     <//>`}<//></div>`;
 }
@@ -70,7 +70,7 @@ function OneStack() {
     </div>`;
 }
 
-/** The mask of a layer: 1 where a query sees a key, blank where it does not. */
+/** 1 where a query sees a key, blank where it does not. */
 function Mask() {
   const { text, query, key } = useSelection();
   const { part, stack, layer } = useHead();

@@ -2,8 +2,8 @@
 import { OTHER } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { useEffect, useMemo, useRef, useState } from "../../core/html.js";
-import { inputOf, useCapabilities, useHead } from "../../core/model.js";
-import { sizeOf } from "../../core/numbers.js";
+import { useCapabilities, useHead, useInput } from "../../core/model.js";
+import { evenly, sizeOf } from "../../core/numbers.js";
 import { transposed } from "../../core/projection.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
@@ -17,10 +17,8 @@ const CELLS_AT_ONCE = 64e6; // weights that the server may compute for one reque
 const NONE = [];
 
 /**
- * {thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone}: thumbnails[row][head], with
- * rows in layer order, is {canvas, low, high, kind}; numHere: number of layers of the current selection; isPicked:
- * whether some tokens are omitted. A request has as many layers as are cheap, and requests are sequential, so that
- * others are not delayed while the wall of a deep model with a long text loads.
+ * thumbnails[row][head], with rows in layer order; numHere: layers of the current selection; isPicked: whether some tokens are
+ * omitted. A request has as many layers as are cheap, and requests are sequential: others are not delayed by a deep model.
  */
 export function useThumbnails() {
   const selection = useSelection();
@@ -50,7 +48,6 @@ export function useThumbnails() {
   return { thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone };
 }
 
-/** {route, requests, isPicked} for all layers' numbers of that kind; no request without a text. */
 function useRequests(kind) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -60,7 +57,7 @@ function useRequests(kind) {
   const numQueries = sequences[stack === "cross" ? "decoder" : stack].length;
   const numKeys = stack === "cross" ? sequences.encoder.length : numQueries;
   const route = kind === "norm" ? "v1/contributions" : "v1/attention";
-  const input = inputOf(selection, capabilities);
+  const input = useInput();
   const requests = useMemo(() => {
     if (selection.text === "" || numQueries === 0 || numKeys === 0 || sequences.loading) return [];
     const common = { ...input, part, ...sizeFor(kind, numQueries, numKeys, OTHER in input) };
@@ -72,25 +69,18 @@ function useRequests(kind) {
   return { route, requests, isPicked: kind !== "pattern" && Math.max(numQueries, numKeys) > MOST_CELLS };
 }
 
-/** Fields for a small answer: 8 bits, means of cells for weights, every n-th token for kinds without a mean. */
+/** Means of cells for weights, every n-th token for kinds without a mean. */
 function sizeFor(kind, numQueries, numKeys, isDifference) {
   const isLong = Math.max(numQueries, numKeys) > MOST_CELLS;
   // a mean of many cells is too small for 8 bits, and a difference of 8-bit numbers has visible steps
   const dtype = isLong || isDifference ? "float16" : "uint8";
   if (kind === "pattern") return { kind, ...(isLong ? { resize: MOST_CELLS } : {}), dtype };
-  const positions = { query_positions: evenly(numQueries), key_positions: evenly(numKeys) };
+  const positions = { query_positions: evenly(numQueries, MOST_CELLS), key_positions: evenly(numKeys, MOST_CELLS) };
   return kind === "norm" ? positions : { kind, ...positions };
-}
-
-/** Positions from 0 to the last: all, or MOST_CELLS of them. */
-function evenly(count) {
-  const number = Math.min(count, MOST_CELLS);
-  return Array.from({ length: number }, (_, i) => Math.round((i * (count - 1)) / Math.max(number - 1, 1)));
 }
 
 const arrayOf = (entry) => entry.arrays.attention ?? entry.arrays.norms;
 
-/** All answers as one array [layer, head, query, key]. */
 export function joined(entries) {
   const parts = entries.map((entry) => arrayOf(entry).data);
   const data = new parts[0].constructor(parts.reduce((sum, part) => sum + part.length, 0));

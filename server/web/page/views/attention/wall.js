@@ -2,7 +2,7 @@
 import { useDifferenceName } from "../../core/compare.js";
 import { html, useCallback, useRef, useState } from "../../core/html.js";
 import { useHead } from "../../core/model.js";
-import { counted, format } from "../../core/numbers.js";
+import { counted, format, within } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { ColourScale } from "../../parts/matrix.js";
 import { Picture, STEPS, scrollTo } from "../../parts/picture.js";
@@ -12,14 +12,14 @@ import { NOUNS } from "./numbers.js";
 import { joined, useThumbnails } from "./thumbnails.js";
 import { drawChosen, drawWall, frame, layoutOf } from "./wall_layout.js";
 
-const MANY = 96; // number of heads for the full width
+const MANY = 96;
 const WALKING = "Arrow keys choose another.";
 
-/** Whether the model has so many heads that the wall has the full width, with the pictures of one head below it. */
+/** Then the wall has the full width, with the pictures of one head below it. */
 export const isWide = (layers, numHeads) => layers.length * numHeads >= MANY;
 
-/** For a wide wall: CSS pixels of its height that leave space for the selected head on the same screen. */
-const mostHeight = () => Math.max(280, Math.min(520, innerHeight * 0.42));
+/** Leaves space for the selected head on the same screen. */
+const mostHeight = () => within(innerHeight * 0.42, 280, 520);
 
 export function Wall() {
   const selection = useSelection();
@@ -55,10 +55,10 @@ export function Wall() {
   const seen = hovered ?? { layer, head };
   const range = thumbnails[layers.indexOf(seen.layer)]?.[seen.head];
   const said = saidOf(seen, range, kind);
-  const difference = useDifferenceName();
+  const difference = useDifferenceName(": ");
   const arrays = isDone ? [{ label: "thumbnails", array: joined(entries) }] : [];
   const [first] = requests;
-  return html`<${Card} class="wall" title=${`All heads${difference && `: ${difference}`}`} copy=${first && { route, body: first }}
+  return html`<${Card} class="wall" title=${`All heads${difference}`} copy=${first && { route, body: first }}
       save=${first && { name: "attention-all-heads", arrays }}>
     <p class="hint">Every picture is one head on the whole text${isPicked ? ", some of its tokens left out" : ""}${
       selection.attention_kind === "unmasked" ? ", without masked pairs" : ""}. Each has a

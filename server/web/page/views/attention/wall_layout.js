@@ -1,18 +1,15 @@
 // Layout and drawing of the wall: layers below each other, in several blocks if they fit.
-import { SANS, frame as framed, write } from "../../parts/ink.js";
+import { SANS, fill, frame as framed, write } from "../../parts/ink.js";
 
 const LEFT = 30;
 const TOP = 34;
 const GAP = 7; // between pictures, to separate those without a mask
 const BLOCKS_APART = 14;
-const SMALLEST = 16; // CSS pixels of a thumbnail; if smaller ones were needed, a layer's heads use another line
+const SMALLEST = 16; // CSS pixels of a thumbnail
 const LARGEST = 54;
 const FONT = `11px ${SANS}`;
 
-/**
- * Layout: {cell, perLine, lines, blocks, height, place(layer, head), at(x, y)}, in CSS pixels. It has the largest
- * thumbnails with a total height of at most `most`, or else the least height.
- */
+/** The largest thumbnails with a total height of at most `most`, or else the least height. */
 export function layoutOf(width, layers, numHeads, most) {
   let best = blocksOf(width, layers, numHeads, 1);
   for (let count = 2; count <= layers.length; count += 1) {
@@ -63,8 +60,7 @@ export function drawWall(context, layout, thumbnails, colours) {
     nameLayer(context, layout, layer, colours.muted);
     for (let head = 0; head < layout.numHeads; head += 1) {
       const { x, y, size } = layout.place(layer, head);
-      context.fillStyle = colours.sunk;
-      context.fillRect(x, y, size, size);
+      fill(context, x, y, size, size, colours.sunk);
       const canvas = thumbnails[index]?.[head]?.canvas;
       // cells larger than a pixel stay sharp; smaller ones are averaged
       context.imageSmoothingEnabled = canvas?.width > size;
@@ -92,8 +88,7 @@ function nameHead(context, layout, layer, head, colour, ground) {
   const name = layout.lines > 1 && !ground ? `${head}…` : String(head);
   if (ground) {
     const wide = Math.max(context.measureText(name).width + 4, size + GAP);
-    context.fillStyle = ground;
-    context.fillRect(x + (size - wide) / 2, TOP - 17, wide, 15);
+    fill(context, x + (size - wide) / 2, TOP - 17, wide, 15, ground);
   }
   write(context, name, x + size / 2, TOP - 9, colour, { size: 11, weight: ground ? "700" : "", align: "center" });
 }
@@ -102,8 +97,7 @@ export function drawChosen(context, layout, { layer, head }, colours) {
   frame(context, layout.place(layer, head), 3, colours.accent);
   context.font = `700 ${FONT}`; // in which the head's name is measured
   const { x, y, size } = layout.place(layer, 0);
-  context.fillStyle = colours.raised;
-  context.fillRect(x - LEFT, y + size / 2 - 8, LEFT - 4, 16);
+  fill(context, x - LEFT, y + size / 2 - 8, LEFT - 4, 16, colours.raised);
   nameLayer(context, layout, layer, colours.ink, "700");
   const block = Math.floor(layout.layers.indexOf(layer) / layout.rows);
   nameHead(context, layout, layout.layers[block * layout.rows], head, colours.ink, colours.raised);

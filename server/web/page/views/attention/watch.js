@@ -6,7 +6,7 @@ import { samplingOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
 import { gridOf, maskOf, requestKind } from "./numbers.js";
 
-/** The reason why generation cannot be watched here; null if it can. */
+/** Null if generation can be watched. */
 export function lackOfWatching(capabilities, part) {
   if (part === "encoder" || !capabilities.attention.with_generation) {
     return lackOf(capabilities, "/v1/completions") ?? "The encoder reads the whole text at once: it writes nothing.";
@@ -15,10 +15,8 @@ export function lackOfWatching(capabilities, part) {
 }
 
 /**
- * {live, error, start(grid), stop(), drop(), isRunning}. `live` is {grid, firstNew, from, isDone}, or null while
- * nothing is generated: the grid of the text so far; queries from firstNew on were generated (before: `from`). The
- * newest token has no row yet. At the end the whole text becomes the shared one; call `drop` when its answer has
- * arrived.
+ * live: null while nothing is generated; queries from firstNew on were generated (before: `from`). The newest token has no row
+ * yet. At the end the whole text becomes the shared one; call `drop` when its answer has arrived.
  */
 export function useWatching() {
   const selection = useSelection();
@@ -98,7 +96,6 @@ function requestOf(selection, capabilities, { part, layer, head }) {
   return { prompt, ...others, ...samplingOf(selection), attention };
 }
 
-/** The rows so far: those from the text, then one for each new token. */
 class Rows {
   #queries;
   #keys;
@@ -119,7 +116,7 @@ class Rows {
     this.firstNew = grid.queries.length;
   }
 
-  /** Add a streamed choice: its row belongs to the query before its token. */
+  /** The row belongs to the query before the token. */
   add(choice) {
     const { attention } = choice;
     if (attention?.attention) {

@@ -8,9 +8,9 @@ import { columnOf, rowOf, sized } from "./numbers.js";
 
 const MOST_IN_COLUMNS = 48; // tokens; a longer text is one running text
 const PITCH = 23; // CSS pixels from line to line of the columns
-const LINE = 40; // and of the running text
-const WORD = 22; // the height of one of its words
-const BAR = 3; // and of the bar below a word
+const LINE = 40;
+const WORD = 22;
+const BAR = 3;
 const LANE = LINE - WORD - BAR - 1; // free between the lines of text
 const MARGIN = 14; // around the running text, for lines that lead to other lines of it
 const ROUNDING = 5; // CSS pixels, of their corners
@@ -21,10 +21,7 @@ const MOST_LINES = 10; // of the running text
 
 export const isInColumns = (grid) => Math.max(grid.queries.length, grid.keys.length) <= MOST_IN_COLUMNS;
 
-/**
- * grid: see numbers.js. selected and hovered: {query, key}, null for none; onHover({query, key} | null), one of both
- * null; onPick likewise. side: the role of a pointed word in the running text, "query" or "key".
- */
+/** selected, hovered, onHover, onPick: {query, key}, null for none. side: of a pointed word in the running text. */
 export function Words({ grid, side, selected, hovered, onHover, onPick, readout }) {
   const inColumns = isInColumns(grid);
   const layoutOf = useMemo(
@@ -84,16 +81,13 @@ export function Words({ grid, side, selected, hovered, onHover, onPick, readout 
     onKey=${onKey} />`;
 }
 
-/** The marked word of a pair: the only one, or in a running text the one of the selected side. */
+/** In a running text it is of the selected side. */
 export function sideOf(grid, { query, key }, wanted) {
   if (query === null || key === null) return query === null ? "key" : "query";
   return isInColumns(grid) ? "query" : wanted;
 }
 
-/**
- * The marked words: {side, position, others: [{position, share}]}: a query and its keys, or a key and the queries
- * that attend to it; share: 0 to 1, relative to the largest.
- */
+/** A query and its keys, or a key and the queries that attend to it; share: relative to the largest. */
 function focusOf(grid, place, wanted) {
   if (!place) return null;
   const side = sideOf(grid, place, wanted);
@@ -103,7 +97,7 @@ function focusOf(grid, place, wanted) {
   return { side, position, others: sharesOf(sized(values, grid)) };
 }
 
-/** [{position, share}] of the relevant words; of scores only the positive ones. */
+/** Of scores only the positive ones. */
 function sharesOf(values) {
   const [best] = largest(values, 1);
   if (best === undefined || !(values[best] > 0)) return [];
@@ -115,7 +109,6 @@ function sharesOf(values) {
   return shares.sort((a, b) => b.share - a.share);
 }
 
-/** Queries on the left, keys on the right; a function from the width to {boxes, of, at, height}. */
 function columnsLayout({ queries, keys }) {
   return (width) => {
     const column = Math.min(Math.max(width * 0.36, 90), 220);
@@ -150,7 +143,7 @@ const shortened = (token, width) => {
   return shown.length > most ? `${shown.slice(0, most - 1)}…` : shown;
 };
 
-/** The words one after another, in lines; of cross attention first the queries', then the keys'. */
+/** Of cross attention first the queries', then the keys'. */
 function runningLayout({ queries, keys }, side) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = FONT;
@@ -183,7 +176,7 @@ function runningLayout({ queries, keys }, side) {
   });
 }
 
-/** A cached function of the width that keeps its last answer, because hovering calls it repeatedly. */
+/** Keeps its last answer, because hovering calls it repeatedly. */
 function remembered(layoutOf) {
   let last = null;
   return (width) => {
@@ -244,10 +237,7 @@ function curve(context, fromX, fromY, toX, toY) {
   context.stroke();
 }
 
-/**
- * A line between two words, over them from a query and under them from a key, in the free lanes between the lines of
- * text; to other text lines by the nearer margin. rank: separates lines in one lane.
- */
+/** A line over words from a query and under them from a key, in the lanes between lines of text; rank separates lines in a lane. */
 function arch(context, from, to, { isOver, rank, width }) {
   const [fromX, toX] = [from.x + from.width / 2, to.x + to.width / 2];
   const sign = isOver ? -1 : 1;

@@ -1,4 +1,4 @@
-// The drawer: the available changes, the current changes, and a second text for comparison.
+// The drawer: the available and the current changes, and a second text for comparison.
 import { MOST_CHANGES, changesOf } from "../../core/changes.js";
 import { html, useEffect, useRef } from "../../core/html.js";
 import { useCapabilities, useHead } from "../../core/model.js";
@@ -28,7 +28,7 @@ export function Drawer() {
   const isFull = changes.length >= MOST_CHANGES;
   return html`<aside class="change card" aria-label="Edit the model" tabindex="-1" ref=${drawer} onKeyDown=${onKeyDown}>
     <header><h2>Edit the model</h2>
-      <button type="button" class="quiet" aria-label="Close the drawer" onClick=${close}>✕</button></header>
+      <button class="quiet" aria-label="Close the drawer" onClick=${close}>✕</button></header>
     <p class="hint">A change applies only to the requests of this page. Every view shows its effect.</p>
     <${ThisHead} changes=${changes} isFull=${isFull} />
     <${Form} changes=${changes} isFull=${isFull} />
@@ -38,7 +38,6 @@ export function Drawer() {
   </aside>`;
 }
 
-/** A button that sets the selected head to zero. */
 function ThisHead({ changes, isFull }) {
   const { part, layer, head } = useHead();
   const { change_show: show, part: chosen } = useSelection();
@@ -52,20 +51,19 @@ function ThisHead({ changes, isFull }) {
   const name = `Layer ${layer}, head ${head}${parts.length > 1 ? ` (${part})` : ""}`;
   return html`<div class="toolbar change-head" role="group" aria-label=${name}>
     <b>${name}</b>
-    <button type="button" class=${isChanged ? "" : "primary"} disabled=${isFull && !isChanged}
+    <button class=${isChanged ? "" : "primary"} disabled=${isFull && !isChanged}
       onClick=${isChanged ? restore : make("zero")}>${isChanged ? "Restore this head" : "Zero this head"}</button>
-    ${!isChanged && html`<button type="button" disabled=${isFull} onClick=${make("mean")}
+    ${!isChanged && html`<button disabled=${isFull} onClick=${make("mean")}
       title="Its output at every position becomes the mean over the text">Use its mean</button>`}
   </div>`;
 }
 
-/** The text that is compared with the first one. */
 function SecondText() {
   const { change_text: second } = useSelection();
   return html`<section><h3>Compare two texts</h3>
     <${DelayedText} label="Text B (the text above is A)" value=${second}
       onText=${(text) => select({ change_text: text, ...(second === "" ? { change_show: "after" } : {}) })} />
-    ${second && html`<button type="button" onClick=${() => select({ change_text: "", change_show: "after" })}>Only text A</button>`}
+    ${second && html`<button onClick=${() => select({ change_text: "", change_show: "after" })}>Only text A</button>`}
     <p class="hint">The model reads both${second ? ", with the changes above in both" : ""}. A difference number by number needs
       texts of as many tokens.</p>
   </section>`;

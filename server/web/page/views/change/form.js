@@ -2,10 +2,11 @@
 import { OPS, PLACES } from "../../core/changes.js";
 import { html, useState } from "../../core/html.js";
 import { shownToken, useHead } from "../../core/model.js";
+import { indices } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
-import { Pick } from "../../parts/pick.js";
+import { Select } from "../../parts/choices.js";
 import { DelayedText } from "../../parts/shared_bar.js";
 import { addChange } from "./edits.js";
 
@@ -44,13 +45,13 @@ export function Form({ changes, isFull }) {
     if (picked !== "all") select({ [field]: Number(picked) });
   };
   return html`<form class="change-form" onSubmit=${add}>
-    <${Pick} label="Change" value=${place} onPick=${setPlace} options=${Object.entries(WHAT)} />
-    <${Pick} label="in layer" value=${everywhere.layer ? "all" : layer} onPick=${pick("layer")}
-      options=${[...numbers(numLayers), ["all", "all"]]} />
-    ${hasHead && html`<${Pick} label="head" value=${everywhere.head ? "all" : head} onPick=${pick("head")}
-      options=${[...numbers(numHeads), ["all", "all"]]} />`}
+    <${Select} label="Change" value=${place} onPick=${setPlace} options=${Object.entries(WHAT)} />
+    <${Select} label="in layer" value=${everywhere.layer ? "all" : layer} onPick=${pick("layer")}
+      options=${upTo(numLayers)} />
+    ${hasHead && html`<${Select} label="head" value=${everywhere.head ? "all" : head} onPick=${pick("head")}
+      options=${upTo(numHeads)} />`}
     ${hasPosition && html`<${Position} part=${part} value=${position} onPick=${setPosition} />`}
-    ${ops.length > 1 && html`<${Pick} label="how" value=${op} onPick=${setOp} options=${ops.map((name) => [name, OPS[name].title])} />`}
+    ${ops.length > 1 && html`<${Select} label="how" value=${op} onPick=${setOp} options=${ops.map((name) => [name, OPS[name].title])} />`}
     ${value !== null && html`<label>${op === "steer" ? "times" : "by"} <${Field} inputmode="decimal" size="6" value=${value}
       onTake=${(text) => Number.isFinite(Number(text)) && text.trim() !== "" &&
         setValues({ ...values, [op]: op === "temperature" ? Math.max(0, Number(text)) : Number(text) })} /></label>`}
@@ -61,9 +62,8 @@ export function Form({ changes, isFull }) {
   </form>`;
 }
 
-const numbers = (count) => Array.from({ length: count }, (_, i) => [i, String(i)]);
+const upTo = (count) => [...indices(count).map((name, i) => [i, name]), ["all", "all"]];
 
-/** Selects the positions: all of them, or one, by its token. */
 function Position({ part, value, onPick }) {
   const { query, key } = useSelection();
   const tokens = useSequences()[part === "encoder" ? "encoder" : "decoder"];
@@ -71,11 +71,10 @@ function Position({ part, value, onPick }) {
   const places = isLong ? [...new Set([query, key, tokens.length - 1])] : tokens.map((_, i) => i);
   const name = (place) => `${place} ${shownToken(tokens.at(place) ?? "")}`;
   const options = [["", "all positions"], ...places.map((place) => [place, name(place)])];
-  return html`<${Pick} label="at" value=${value ?? ""} options=${options}
+  return html`<${Select} label="at" value=${value ?? ""} options=${options}
     onPick=${(picked) => onPick(picked === "" ? null : Number(picked))} />`;
 }
 
-/** The source texts, for operations that need them. */
 function Source({ selection, ops }) {
   if (!ops.some((op) => OPS[op].needsSource)) return null;
   return html`<div class="change-source">

@@ -1,4 +1,4 @@
-// The current changes: each in words, with its number as a control, and the server's rejection.
+// The current changes: each in words, with its number, and the server's rejection.
 import { refusal } from "../../core/api.js";
 import { OPS, sayChange, writeChange } from "../../core/changes.js";
 import { html } from "../../core/html.js";
@@ -14,23 +14,23 @@ export function List({ changes }) {
   return html`<section><h3>Changed now</h3>
     <ol class="change-list">${changes.map((change, index) => html`<li key=${writeChange({ ...change, value: null })}>
       <span>${sayChange(change)}</span>
-      <button type="button" class="quiet" aria-label=${`Remove: ${sayChange(change)}`}
+      <button class="quiet" aria-label=${`Remove: ${sayChange(change)}`}
         onClick=${() => remove(changes.filter((_, i) => i !== index))}>✕</button>
       ${change.value !== null && html`<${Strength} change=${change} onPick=${(value) => set(index, value)} />`}
       ${Number(at) === index && html`<p class="problem" role="alert">${why}</p>`}
     </li>`)}</ol>
     ${refused && at === undefined && html`<p class="problem" role="alert">${refused.message}</p>`}
-    ${changes.length > 1 && html`<button type="button" onClick=${() => remove([])}>Remove all</button>`}
+    ${changes.length > 1 && html`<button onClick=${() => remove([])}>Remove all</button>`}
   </section>`;
 }
 
-/** Keep only these changes. The pressed button is removed, so the drawer gets the focus. */
+/** The pressed button is removed, so the drawer gets the focus. */
 function remove(changes) {
   setChanges(changes);
   document.querySelector(".change")?.focus({ preventScroll: true });
 }
 
-/** The number of a change as a control; views are updated while it moves. */
+/** Views are updated while it moves. */
 function Strength({ change, onPick }) {
   const { title, low, high } = OPS[change.op];
   return html`<${Slider} label=${title} value=${change.value} low=${Math.min(low, change.value)}

@@ -13,7 +13,6 @@ const NUM_LISTED = 8; // components
 const UNLIKE = "The models have other layers, heads or tokens: they cannot be subtracted, but shown side by side.";
 const ABOUT = "Of the outputs at the chosen token: the length of their difference, divided by the sum of their lengths.";
 
-/** view: see views.js; View: its component, which gets the capabilities of each side's model. */
 export function Sides({ view, View }) {
   const selection = useSelection();
   const own = useCapabilities();
@@ -36,7 +35,7 @@ export function Sides({ view, View }) {
     <h2>${name}</h2>${side(["before", "after"][i])}</section>`)}</div>`;
 }
 
-/** The heads and MLPs (of two stacks: the decoder's) with the largest differences of their outputs. */
+/** Of two stacks: the decoder's. */
 function MostDifferent() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -47,11 +46,11 @@ function MostDifferent() {
   if (!route || a.error || b.error) return null; // the view shows the same problem
   const found = a.entry && b.entry ? componentsOf(a.entry, b.entry) : [];
   return html`<div class="toolbar most-different" role="group" aria-label="Largest differences" aria-busy=${a.loading || b.loading}>
-    <span>Largest differences</span>${found.map(([apart, name, at]) => html`<button type="button"
-      onClick=${() => select(at)}>${name} <b class="number">${format(apart, 2)}</b></button>`)}<span class="hint">${ABOUT}</span></div>`;
+    <span>Largest differences</span>${found.map(([apart, name, at]) => html`<button
+      onClick=${() => select(at)}>${name} <b class="number">${format(apart, 2)}</b></button>`)}
+    <span class="hint">${ABOUT}</span></div>`;
 }
 
-/** [difference, name, fields of the selection] of the components that differ most in two traces. */
 function componentsOf(a, b) {
   const all = Object.entries(a.arrays).flatMap(([point, { data, shape, layer }]) => {
     const count = shape.length > 2 ? shape.at(-2) : 1; // heads, or the MLP

@@ -1,11 +1,11 @@
-// An answer, or the continuation of a text, while it is written: it is in `live`, and in the conversation when it ends.
+// An answer, or the continuation of a text: while it is written in `live`, at its end in the conversation.
 import { Store } from "../../core/store.js";
 import { find, update } from "./history.js";
 import { fullContext, requestFor } from "./requests.js";
 import { askAnswer } from "./sources.js";
-import { changesOf, pathTo, withChange, withTurn } from "./tree.js";
+import { changesOf, isComplete, pathTo, withChange, withTurn } from "./tree.js";
 
-/** {chat, turn}: the id of the conversation, and the turn as it is so far; null while nothing is written. */
+/** {chat, turn}: the id of the conversation, and the turn so far; null while nothing is written. */
 export const live = new Store(null);
 
 let running = null; // {abort, settle}: of the answer that is written now
@@ -13,7 +13,7 @@ let last = null; // the abort of the last answer: its sources may still arrive
 
 export const stop = () => last?.abort();
 
-/** Append a turn to a conversation and show it; returns its id. */
+/** Append a turn and show it; returns its id. */
 export function addTurn(chatId, turn) {
   let id = 0;
   update(chatId, (chat) => {
@@ -24,14 +24,14 @@ export function addTurn(chatId, turn) {
   return id;
 }
 
-/** Append the assistant's turn after `parent`, and let the model write it. Resolves to the turn at its end. */
+/** Append the assistant's turn after `parent`, and let the model write it. */
 export function answer(chatId, parent, options, begun = {}) {
   const changes = options.interventions.length ? JSON.stringify(options.interventions) : undefined;
   const turn = { parent, role: "assistant", text: "", model: options.model, changes, ...begun };
   return grow(chatId, addTurn(chatId, turn), options);
 }
 
-/** As `answer`; a text with changes is written twice with one seed, without and with them, and a chat by both models. */
+/** A text with changes is written twice with one seed, without and with them, and a chat by both models. */
 export async function answerOnBothSides(chatId, parent, options) {
   const { second } = options;
   if (!second && (find(chatId).kind === "chat" || !options.interventions.length)) return answer(chatId, parent, options);
@@ -43,6 +43,16 @@ export async function answerOnBothSides(chatId, parent, options) {
   return answer(chatId, parent, after, { twin: before.id, seed: before.seed });
 }
 
+/** Continue a turn, and the one that is compared with it, each with its own model. */
+export async function proceed(chatId, turn, options) {
+  const { kind, turns } = find(chatId);
+  const { second, model } = options;
+  for (const one of [turns.find(({ id }) => id === turn.twin), turn]) {
+    if (!one || isComplete(one, kind)) continue;
+    const done = await grow(chatId, one.id, { ...options, model: second && one.model === second ? second : model });
+    if (done?.end.reason === "stopped") return;
+  }
+}
 /** Let the model write a turn that is empty, or continue it. Resolves to the turn at its end. */
 export async function grow(chatId, id, options) {
   stop();
@@ -98,7 +108,6 @@ export async function grow(chatId, id, options) {
   return find(chatId)?.turns.find((turn) => turn.id === id);
 }
 
-/** A turn while it is written. */
 class Writer {
   #turn;
   #calls = [];
@@ -116,14 +125,14 @@ class Writer {
     this.#isThinking = !start.thoughtMs;
   }
 
-  /** The seed of the request. A sampled text keeps its seed, so that it can be written again; greedy decoding has none. */
+  /** A sampled text keeps its seed, so that it can be written again; greedy decoding has none. */
   takeSeed({ temperature, top_k: k, seed }, { defaults }) {
     const isGreedy = (temperature ?? defaults.temperature) === 0 || (k ?? defaults.top_k) === 1;
     this.#turn.seed = isGreedy ? undefined : seed ?? this.#turn.seed ?? Math.floor(Math.random() * 2 ** 31);
     return this.#turn.seed;
   }
 
-  /** Add a choice of an event; returns whether it is the first one with a token. */
+  /** Returns whether the choice is the first one with a token. */
   add({ text, delta = { content: text }, token_ids: ids = [], logprobs }) {
     if (delta.role && !ids.length) return false;
     const turn = this.#turn;
@@ -150,7 +159,7 @@ class Writer {
     return isFirst;
   }
 
-  /** The turn so far, with its end or null. At the end the lists are copied: an aborted stream may still add to them. */
+  /** At the end the lists are copied: an aborted stream may still add to them. */
   turn(end) {
     const { ids, pieces } = this.#turn;
     return {

@@ -1,8 +1,10 @@
-// Why, by pointing: the words of the conversation that caused a word of an answer, as an estimate, then measured.
+// The words of the conversation that caused a word of an answer, as an estimate, then measured.
 import { askJson } from "../../core/api.js";
-import { html, useEffect, useRef, useState } from "../../core/html.js";
-import { format, largest, percent } from "../../core/numbers.js";
+import { remembered } from "../../core/fetching.js";
+import { hasModifier, html, used, useEffect, useRef, useState } from "../../core/html.js";
+import { format, largest, percent, sum as total } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
+import { scrollTo } from "../../parts/picture.js";
 import { live } from "./answer.js";
 import { promptOf } from "./requests.js";
 import { pathTo } from "./tree.js";
@@ -13,21 +15,8 @@ const LEVELS = [1, 2, 3, 4, 5, -1, -2, -3, -4, -5]; // of the colours for and ag
 const [MEASURED, SAID, AHEAD] = [5, 3, 8]; // words
 const RUN = 128; // tokens: passes for words of one run end at the same token, so that they are shared
 
-const answers = new Map();
-
-/** The promise of `make(options)`, kept by its key unless it fails; if others have aborted it, it is made again. */
-function kept(map, key, make, options) {
-  if (!map.has(key)) {
-    map.set(key, make(options).catch((error) => {
-      map.delete(key);
-      throw error;
-    }));
-  }
-  return map.get(key).catch((error) => {
-    if (error.name !== "AbortError" || options?.signal.aborted) throw error;
-    return kept(map, key, make, options);
-  });
-}
+/** The kept answer of `make(options)`, which callers share. */
+const kept = (name, make, options) => remembered(name, ({ signal }) => make({ ...options, signal }), options);
 
 const post = (route, body, { signal, ...more } = {}) => askJson(route, { ...body, ...more }, { signal, isKept: false });
 
@@ -37,20 +26,20 @@ async function scored(prompt, options, changes) {
   return { text, offsets: logprobs.text_offset, logprobs: logprobs.token_logprobs };
 }
 
-/** {answer, words} of a turn that the chosen model has written without changes: its tokens from `first` on, and all words. */
+/** Of a turn that the chosen model has written without changes: its tokens from `first` on, and all words. */
 async function read(column, { chat, model }, id, options) {
   const turn = chat.turns.find((one) => one.id === id);
   if (!turn?.ids || turn.model !== model || turn.changes || live.value) return null;
-  if (answers.size > 8) answers.clear();
-  const answer = await kept(answers, [chat.id, id, model, turn.text].join(" "), async (own) => {
+  const name = `causes ${chat.id} ${id} ${turn.text}`;
+  const answer = await kept(name, async (own) => {
     const { tokens } = await post("tokenize", promptOf(chat, pathTo(chat, turn.parent)));
     const ids = [...tokens, ...turn.ids];
-    return { ids, first: tokens.length, ...(await scored(ids, own)), estimates: new Map(), without: new Map() };
+    return { name, ids, first: tokens.length, ...(await scored(ids, own)) };
   }, options);
   return { answer, words: wordsUpTo(column, chat, turn, answer) };
 }
 
-/** The shown words with their tokens [first, last). The first token, which is attended to without a reason, has no word. */
+/** The shown words with their tokens [first, last). The first token has no word: it is attended to without a reason. */
 function wordsUpTo(column, chat, turn, { text, offsets, first }) {
   const places = placesOf(text);
   const starts = [...offsets.map((place) => places[place]), text.length];
@@ -72,38 +61,36 @@ function wordsUpTo(column, chat, turn, { text, offsets, first }) {
   return words.filter((word) => word.first);
 }
 
-/** The parts of the logit of a word's first token, minus the logit of the likeliest other token. */
+/** Parts of the logit of a word's first token, minus the logit of the likeliest other token. */
 async function reasonsOf({ ids }, { first }, by, options) {
   const body = { input: ids.slice(0, first), num_tokens: 0, explain: { by, versus: ids[first] } };
   const { parts } = (await post("v1/next", body, options)).data[0].reasons;
   return parts.map((part) => ({ ...part, value: -part.value })); // the server subtracts the named token
 }
 
-const sum = (values, { first, last }) => values.slice(first, last).reduce((all, value) => all + value, 0);
+const sum = (values, { first, last }) => total(values.slice(first, last));
 const strongest = (causes, count) => largest(causes.map(({ value }) => Math.abs(value)), count).map((i) => causes[i]);
 
-/** [{word, value}]: the contribution of each earlier word. */
 async function estimatesOf({ answer, words }, word, options) {
-  const parts = await kept(answer.estimates, word.first, (own) => reasonsOf(answer, word, "word", own), options);
+  const parts = await kept(`${answer.name} ${word.first}`, (own) => reasonsOf(answer, word, "word", own), options);
   const values = parts.map(({ value }) => value);
   return words.filter(({ last }) => last <= word.first).map((one) => ({ word: one, value: sum(values, one) }));
 }
 
-/** [{word, value, left}]: the fall of the log-probability without each strong word, and the probability that is left. */
+/** value: the fall of the log-probability without a strong word; left: the probability that is left. */
 function effectsOf({ answer }, word, estimates, options) {
   const prompt = answer.ids.slice(0, Math.ceil(word.last / RUN) * RUN);
   return Promise.all(strongest(estimates, MEASURED).map(async ({ word: one }) => {
     const hidden = prompt.map((_, i) => (i >= one.first && i < one.last ? null : 0)); // null is minus infinity
     const interventions = [{ point: "attn.hook_attn_scores", layer: "all", op: "add", value: [[hidden]] }];
     const make = async (own) => (await scored(prompt, own, { interventions })).logprobs;
-    if (answer.without.size >= 100) answer.without.clear();
-    const logprobs = await kept(answer.without, `${one.first} ${prompt.length}`, make, options);
+    const logprobs = await kept(`${answer.name} ${one.first} ${prompt.length}`, make, options);
     const left = sum(logprobs, word);
     return { word: one, value: sum(answer.logprobs, word) - left, left: Math.exp(left) };
   }));
 }
 
-/** Compute the last words of each new answer until the signal; the work stops when a message is sent. */
+/** The last words of each new answer, until a message is sent. */
 function workAhead(column, now, life) {
   let [abort, last] = [null, null];
   const work = async ({ chat, turn }, options) => {
@@ -120,15 +107,22 @@ function workAhead(column, now, life) {
   }));
 }
 
+/** The text of tokens, and the tokens of that text. */
+async function reread(ids) {
+  const { prompt: text } = await post("detokenize", { tokens: ids, skip_special_tokens: false });
+  return { text, tokens: (await post("tokenize", { prompt: text })).tokens };
+}
+
 /** Open Why at the position that predicted a word, with the head that speaks most for it, if the reader still wants(it). */
 async function openWhy({ answer }, word, wants) {
   const [{ layer, head }] = (await reasonsOf(answer, word, "head")).sort((a, b) => b.value - a.value);
-  const { prompt: text } = await post("detokenize", { tokens: answer.ids.slice(0, word.first), skip_special_tokens: false });
-  const { count } = await post("tokenize", { prompt: text });
-  if (wants()) select({ view: "why", text, layer, head, query: count - 1, key: null });
+  const ids = answer.ids.slice(0, word.first);
+  let { text, tokens } = await reread(ids);
+  const isTwice = tokens[0] === tokens[1] && ids[0] !== ids[1]; // a tokenizer adds the token that begins the template
+  if (isTwice) ({ text, tokens } = await reread(ids.slice(1)));
+  if (wants()) select({ view: "why", text, layer, head, query: tokens.length - 1, key: null });
 }
 
-/** Colour words by their values, relative to the largest. */
 function colour(causes) {
   const most = Math.max(...causes.map(({ value }) => Math.abs(value)));
   for (const level of LEVELS) {
@@ -151,13 +145,18 @@ async function explain(known, word, say, options) {
   tell(await effectsOf(known, word, estimates, options), "Measured", ({ left }, text) => `${percent(left)} without ${text}`);
 }
 
-/** A function that finds the word of a list at the place of an event. */
 const under = ({ clientX: x, clientY: y }) => (words) => words.find((word) => {
   const { left, right, top, bottom } = rangeOf(word).getBoundingClientRect();
   return x >= left && x <= right && y >= top && y <= bottom;
 });
 
-/** Let a column of turns be pointed at until the signal. now(): {chat, model}; say(text, word): the causes of a word, or null. */
+/** Keys may walk to a word out of sight. */
+function show(box, word) {
+  const { top, height } = rangeOf(word).getBoundingClientRect();
+  scrollTo(box, { y: top - box.getBoundingClientRect().top + box.scrollTop, height });
+}
+
+/** now(): {chat, model}; say(text, word): the causes of a word, or null. */
 function pointing(column, now, say, life) {
   let [abort, timer, word, known, count] = [null, 0, null, null, 0]; // count: of the events that point, or end it
   const point = (found) => {
@@ -169,12 +168,13 @@ function pointing(column, now, say, life) {
     colour([]);
     say(null);
   };
+    if (word) show(column.parentElement, word);
   const leave = () => {
     count += 1;
     clearTimeout(timer);
     if (word) point(null);
   };
-  /** Point at the word of the event's answer that `choose(its words)` returns. Returns whether it was pointed at before. */
+  /** Point at the word that `choose(words of the event's answer)` returns; returns whether it was pointed at before. */
   const find = async ({ target }, choose) => {
     const turn = target.closest(".of-assistant .markdown")?.closest("[data-turn]");
     const own = (count += 1);
@@ -209,7 +209,7 @@ function pointing(column, now, say, life) {
     },
     keydown: (event) => {
       if (event.defaultPrevented) return;
-      const isText = event.target.matches(".markdown");
+      const isText = event.target.matches(".markdown") && !hasModifier(event);
       const step = isText && { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (step) {
         find(event, (words) => {
@@ -219,8 +219,7 @@ function pointing(column, now, say, life) {
       } else if (word && event.key === "Escape") leave();
       else if (word && isText && event.key === "Enter") open();
       else return;
-      event.preventDefault();
-      event.stopPropagation();
+      used(event);
     },
   };
   for (const name in listeners) column.addEventListener(name, listeners[name], { signal: life });
@@ -228,22 +227,22 @@ function pointing(column, now, say, life) {
   life.addEventListener("abort", leave);
 }
 
-/** Pointing in the column of turns next to it. */
 export function Causes({ chat, model }) {
   const place = useRef(null);
   const latest = useRef(null);
   latest.current = { chat, model };
-  const [said, setSaid] = useState(null);
+  const [said, setSaid] = useState(null); // {text, word}
   useEffect(() => {
     const life = new AbortController();
     const column = place.current.parentElement.querySelector(".chat-column");
     const now = () => latest.current;
     workAhead(column, now, life.signal);
-    pointing(column, now, (text, word) => {
-      const { left, bottom } = word ? rangeOf(word).getBoundingClientRect() : {};
-      setSaid(text && { text, style: { left: `min(${left}px, 100vw - 23rem)`, top: `min(${bottom + 6}px, 100vh - 6rem)` } });
-    }, life.signal);
+    pointing(column, now, (text, word) => setSaid(text && { text, word }), life.signal);
+    const follow = () => setSaid((last) => last && { ...last });
+    addEventListener("scroll", follow, { capture: true, passive: true, signal: life.signal });
     return () => life.abort();
   }, [chat.id, model]);
-  return html`<p class=${said ? "tooltip causes" : "unseen"} role="status" ref=${place} style=${said?.style ?? {}}>${said?.text}</p>`;
+  const { left, bottom } = said ? rangeOf(said.word).getBoundingClientRect() : {};
+  const style = said ? { left: `min(${left}px, 100vw - 23rem)`, top: `min(${bottom + 6}px, 100vh - 6rem)` } : {};
+  return html`<p class=${said ? "tooltip causes" : "unseen"} role="status" ref=${place} style=${style}>${said?.text}</p>`;
 }

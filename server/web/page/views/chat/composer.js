@@ -1,4 +1,5 @@
 // The field for the next message, with files: Enter sends, Shift+Enter starts a line, Escape stops the answer.
+import { onEnter } from "../../core/draft.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../../core/html.js";
 import { counted } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
@@ -13,7 +14,6 @@ const drafts = new Map(); // {text, files} by a conversation's id, while the pag
 
 const refused = (said) => Object.assign(new Error(said), { title: "Not attached", status: 422 });
 
-/** {name, text} of a file. Raises an error for one that is too long or no text. */
 async function readText(file) {
   if (file.size > MOST_BYTES) throw refused(`${file.name} has ${file.size} bytes; at most ${MOST_BYTES} are accepted.`);
   const text = await file.text();
@@ -21,12 +21,13 @@ async function readText(file) {
   return { name: file.name, text };
 }
 
-/** {text, files, set(changes)}: the unsent message of a conversation. The message of a new text is the page's text. */
+/** The unsent message of a conversation. That of a new text is the page's text. */
 function useUnsent(id) {
   const { text: shared, chat_draft: given } = useSelection();
   const [, setVersion] = useState(0);
   const isShared = id === "text";
-  const { text, files } = drafts.get(id) ?? EMPTY;
+  const { text: own, files } = drafts.get(id) ?? EMPTY;
+  const text = isShared ? shared : own;
   const set = (changes) => {
     if (isShared && "text" in changes) shareText(changes.text);
     drafts.set(id, { ...EMPTY, ...drafts.get(id), ...changes });
@@ -34,13 +35,12 @@ function useUnsent(id) {
   };
   useEffect(() => { // the question of another view
     if (given === "") return;
-    set({ text: given });
+    if (!text.includes(given)) set({ text: [text, given].filter(Boolean).join("\n") });
     select({ chat_draft: "" });
   }, [given]);
-  return { text: isShared ? shared : text, files, set };
+  return { text, files, set };
 }
 
-/** id: the conversation's; label: of the field; dropped: files that were dropped on the view, or null; onSend({text, files}). */
 export function Composer({ id, kind, label, isBusy, onSend, onStop, dropped, onTaken }) {
   const { text, files, set } = useUnsent(id);
   const isText = kind === "text";
@@ -80,11 +80,6 @@ export function Composer({ id, kind, label, isBusy, onSend, onStop, dropped, onT
     if (id !== "text") set(EMPTY);
     onSend(message);
   };
-  const onKeyDown = (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    send();
-  };
   return html`<form class="composer" onSubmit=${(event) => {
     event.preventDefault();
     send();
@@ -102,7 +97,7 @@ export function Composer({ id, kind, label, isBusy, onSend, onStop, dropped, onT
       }} />
       <label><span class="unseen">${label}</span><textarea id="message" ref=${field} rows="1" value=${text} spellcheck=${!isText}
         placeholder=${!isText ? "Message" : id === "text" ? "The beginning of a text" : "More text"}
-        onInput=${(event) => set({ text: event.target.value })} onKeyDown=${onKeyDown}></textarea></label>
+        onInput=${(event) => set({ text: event.target.value })} onKeyDown=${onEnter(send)}></textarea></label>
       ${isBusy
         ? html`<${IconButton} icon="stop" label="Stop" class="round" onClick=${onStop} />`
         : html`<${IconButton} icon="send" label=${isText ? "Write" : "Send"} id=${isText ? "write" : undefined}

@@ -1,5 +1,5 @@
-// A conversation with the model, or a text that it continues: the list of them, the turns, the settings, the field for the next message.
-import { classes, html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
+// A conversation with the model, or a text that it continues: the list, the turns, the settings, the field for a message.
+import { classes, html, listen, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { inputOf, useCapabilities } from "../../core/model.js";
 import { saved } from "../../core/place.js";
 import { samplingOf } from "../../core/sampling.js";
@@ -9,13 +9,13 @@ import { textOf } from "../../core/texts.js";
 import { Problem } from "../../parts/problem.js";
 import { Term } from "../../parts/term.js";
 import { CopyMenu } from "../../parts/tools.js";
-import { addTurn, answer, answerOnBothSides, grow, live, stop } from "./answer.js";
+import { addTurn, answer, answerOnBothSides, live, proceed, stop } from "./answer.js";
 import { Causes } from "./causes.js";
 import { Composer } from "./composer.js";
 import { begin, chatNow, find, history, noteShown, open, shareText, update } from "./history.js";
 import { Icon, IconButton } from "./icon.js";
 import { ChatList } from "./list.js";
-import { requestOf } from "./requests.js";
+import { NEUTRAL, requestOf } from "./requests.js";
 import { Settings } from "./settings.js";
 import { pathOf, titleOf, withChosen, withoutTurn } from "./tree.js";
 import { Turn, useCode } from "./turn.js";
@@ -26,7 +26,7 @@ const EXAMPLES = {
   text: ["Once upon a time there was a fox who", "The capital of France is", "def count_words(text):", "Roses are red,"],
 };
 
-/** Whether an answer of the conversation is written now; it changes at the beginning and the end only. */
+/** It changes at the beginning and the end of an answer only. */
 function useBusy(id) {
   const [isBusy, setBusy] = useState(live.value?.chat === id);
   useLayoutEffect(() => {
@@ -37,13 +37,12 @@ function useBusy(id) {
   return isBusy;
 }
 
-/** The open panel, "list" (on a phone) or "settings", and its setter. Escape closes it, or stops an answer. */
+/** side: "list" (on a phone) or "settings". Escape closes it, or stops an answer. */
 function useSide(isBusy) {
   const [side, setSide] = useState("");
   useEffect(() => { // the focus may be anywhere: a clicked button is gone when the answer begins
     const escape = (event) => event.key === "Escape" && !event.defaultPrevented && (isBusy ? stop() : setSide(""));
-    addEventListener("keydown", escape);
-    return () => removeEventListener("keydown", escape);
+    return listen(window, { keydown: escape });
   }, [isBusy]);
   return [side, setSide];
 }
@@ -56,7 +55,6 @@ function useWholeWindow() {
   }, []);
 }
 
-/** kind: "chat" or "text"; modes: the switch between them, or null. */
 export function Conversation({ kind, modes }) {
   useCode();
   useWholeWindow();
@@ -76,7 +74,7 @@ export function Conversation({ kind, modes }) {
   const [undo, setUndo] = useState(null);
   const options = useOptions(kind);
   const turns = useMemo(() => pathOf(chat), [chat]);
-  useEffect(() => setProblem(null), [chat.id]);
+  useEffect(() => [setProblem, setUndo].forEach((set) => set(null)), [chat.id]);
   const actions = useActions(chat.id, options, setProblem, setUndo);
   const more = useMemo(() => ({ ...options, chat, isBusy, isXRay: isXRay[kind], ...samplerOf(chat, options) }),
     [chat, isBusy, isXRay, options]);
@@ -111,8 +109,8 @@ export function Conversation({ kind, modes }) {
           isLast=${i === shown.length - 1} actions=${actions} more=${more} />`)}
       <//>
       <${Problem} error=${problem} isAction />
-      ${undo && html`<p class="chat-note" role="status">Deleted. <button type="button" onClick=${() => {
-        update(undo.id, () => undo);
+      ${undo && html`<p class="chat-note" role="status">Deleted. <button onClick=${() => {
+        update(undo.id, (now) => ({ ...now, turns: undo.turns, chosen: undo.chosen }));
         setUndo(null);
       }}>Undo</button></p>`}
       ${!saved && (isDraft || !options.isPair) && html`<${Composer} id=${chat.id} isBusy=${isBusy} onSend=${actions.send} onStop=${stop}
@@ -121,13 +119,13 @@ export function Conversation({ kind, modes }) {
       ${!saved && html`<${Causes} chat=${chat} model=${options.model} />`}
     </section>
     ${side === "settings" && html`<aside class="chat-options" aria-label="Settings"><header><h2>Settings</h2>
-      <button type="button" class="quiet" aria-label="Close the settings" onClick=${() => setSide("")}>✕</button></header>
+      <button class="quiet" aria-label="Close the settings" onClick=${() => setSide("")}>✕</button></header>
       <${Settings} chat=${chat} shared=${options.shared} /></aside>`}
     <${Announcer} />
   </div>`;
 }
 
-/** {model, maxModelLen, defaults, isPair, shared, interventions}: of the requests; second: the model that answers too. */
+/** second: the model that answers too. */
 function useOptions(kind) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -142,14 +140,12 @@ function useOptions(kind) {
   }), [kind, selection, capabilities]);
 }
 
-/** {sampling, seed} of the next token of a conversation. */
 function samplerOf({ settings }, { defaults, shared }) {
-  const given = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, ...defaults, ...settings, ...shared };
-  const { temperature, top_p, min_p, top_k, seed } = given;
-  return { sampling: { temperature, top_p, min_p, top_k: Math.max(0, top_k) }, seed };
+  const { seed, ...given } = { ...NEUTRAL, ...defaults, ...settings, ...shared };
+  return { seed, sampling: { ...given, top_k: Math.max(0, given.top_k) } };
 }
 
-/** The request for the last answer, without it; it never fails. */
+/** It never fails. */
 function copied(chat, turns, options) {
   const asked = turns.at(-1).role === "assistant" ? turns.slice(0, -1) : turns;
   try {
@@ -159,7 +155,6 @@ function copied(chat, turns, options) {
   }
 }
 
-/** Actions on the turns of a conversation; they stay the same functions. */
 function useActions(id, options, setProblem, setUndo) {
   const latest = useRef(null);
   latest.current = { id, options };
@@ -178,10 +173,10 @@ function useActions(id, options, setProblem, setUndo) {
       choose: (turn) => update(latest.current.id, (chat) => withChosen(chat, turn), { isTouched: false }),
       respond: (turn) => run((now) => answerOnBothSides(now.id, turn.id, now.options)),
       regenerate: (turn) => run((now) => answerOnBothSides(now.id, turn.parent, now.options)),
-      proceed: (turn) => run((now) => grow(now.id, turn.id, now.options)),
+      proceed: (turn) => run((now) => proceed(now.id, turn, now.options)),
       save: (turn, text) => run((now) => {
         const { parent, role, model, files } = turn;
-        if (role === "user") return answer(now.id, addTurn(now.id, sayAs({ id: parent }, text, files)), now.options);
+        if (role === "user") return answerOnBothSides(now.id, addTurn(now.id, sayAs({ id: parent }, text, files)), now.options);
         return addTurn(now.id, { parent, role, text, model, isEdited: true });
       }),
       remove: (turn) => {
@@ -200,7 +195,7 @@ function useActions(id, options, setProblem, setUndo) {
       }),
       reply: (turn, results) => run((now) => {
         const last = results.reduce((parent, text, i) => addTurn(now.id, { parent, role: "tool", text, call: turn.calls[i].id }), turn.id);
-        return answer(now.id, last, now.options);
+        return answerOnBothSides(now.id, last, now.options);
       }),
       take: () => run((now) => {
         open("");
@@ -211,7 +206,7 @@ function useActions(id, options, setProblem, setUndo) {
   }, []);
 }
 
-/** {reasoning, text} of a text that begins like a turn's: the reasoning may be cut. */
+/** Of a text that begins like a turn's: the reasoning may be cut. */
 function partsOf({ reasoning, text: whole }, text) {
   const place = text.indexOf(reasoning.trim());
   const rest = place < 0 ? "" : text.slice(place + reasoning.trim().length).replace(/^\s*<\/[^>]*>\s*/, "");
@@ -228,12 +223,11 @@ function Welcome({ kind, model, onPick }) {
       <p class="hint">The model gives every <${Term} of="token" /> of its <${Term} of="vocabulary" /> a probability, and one is drawn;
         then it reads the longer text and repeats this. Click a token to see its alternatives.</p>`}
     <ul>${EXAMPLES[kind].map((text) =>
-      html`<li><button type="button" onClick=${() => onPick({ text })}>${text}</button></li>`)}</ul></div>`;
+      html`<li><button onClick=${() => onPick({ text })}>${text}</button></li>`)}</ul></div>`;
 }
 
 const NEAR_PX = 48; // from the end: the end is followed
 
-/** Follows the end of an answer, until the reader scrolls up. */
 function Scroll({ id, numTurns, isBusy, children }) {
   const box = useRef(null);
   const grows = useRef(isBusy);
@@ -267,7 +261,7 @@ function Scroll({ id, numTurns, isBusy, children }) {
     ${isAway && html`<div class="to-end"><${IconButton} icon="down" label="Go to the end" class="round" onClick=${toEnd} /></div>`}`;
 }
 
-/** Tells screen readers when an answer begins, and the whole answer at its end. */
+/** For screen readers: when an answer begins, and the whole answer at its end. */
 function Announcer() {
   const [said, setSaid] = useState("");
   useEffect(() => {

@@ -1,4 +1,4 @@
-// Conversations as a file: export, and import with bounds and checks. Nothing of a file is used unchecked.
+// Conversations as a file: export, and import with bounds and checks.
 
 import { SAMPLING } from "./requests.js";
 
@@ -12,7 +12,7 @@ export const asFile = (chats) => new Blob([JSON.stringify({ format: FORMAT, vers
 
 const unreadable = (said) => Object.assign(new Error(said), { title: "Not imported", status: 422 });
 
-/** The conversations of a file. Raises an error that names the first wrong field; then nothing is imported. */
+/** Raises an error that names the first wrong field; then nothing is imported. */
 export async function readFile(file) {
   if (file.size > MOST_BYTES) throw unreadable(`${file.name} has ${file.size} bytes; at most ${MOST_BYTES} are accepted.`);
   let content;
@@ -56,7 +56,7 @@ const fields = (readers) => (value, at) =>
   Object.fromEntries(Object.entries(readers).map(([field, read]) => [field, read(value?.[field], `${at}.${field}`)]));
 const listOf = (most, read) => (value, at) => list(value, at, most, read);
 
-/** The checked copy of a conversation, with the known fields only; `at` is its place for messages. */
+/** The checked copy with the known fields only; `at` is its place for messages. */
 export function readChat(raw, at) {
   object(raw, at);
   const parents = new Map([[0, null]]); // by the turn's id
@@ -126,7 +126,6 @@ function readTurn(raw, at) {
 
 const TEXTS = ["stop", "tools", "schema", "reasoning_effort"];
 
-/** The known settings; the server checks their values. */
 function readSettings(raw, at) {
   const given = Object.entries(object(raw, at));
   if (given.length > 40) fail(at, "has more than 40 names");

@@ -1,5 +1,4 @@
-// The conversations and texts of this browser, in localStorage: separate for each server and API key, one entry each. They are in memory
-// only where the page is framed or saved, and where the browser refuses to store them.
+// The conversations and texts of this browser, in localStorage: separate for each server and API key, one entry each; or in memory.
 import { apiKey, root } from "../../core/api.js";
 import { isFramed, saved } from "../../core/place.js";
 import { carry, seenMore } from "../../core/saved.js";
@@ -9,13 +8,9 @@ import { Store } from "../../core/store.js";
 import { readChat } from "./files.js";
 import { newConversation, pathOf } from "./tree.js";
 
-/** Whether conversations outlast the page. */
 export const isStored = !saved && !isFramed;
 
-/**
- * {chats, current, drafts, problem}: the conversations, the latest first; the id of the open one, "" for a new one; the new ones by their
- * kind, which is their id; why some are in memory only, or "".
- */
+/** The latest first; current: "" for a new one; drafts: the new ones by their kind, which is their id; problem: why some are not stored. */
 export const history = new Store({
   chats: [], current: "", drafts: { chat: newConversation("chat"), text: newConversation("text") }, problem: "",
 });
@@ -31,7 +26,7 @@ const nameOf = (id) => `${owner()} ${id}`;
 const isOwn = (name) => name.startsWith(nameOf(""));
 const unstored = new Map(); // conversations in memory only, by their names in the storage
 
-/** The result of a use of the storage; `other` where the browser refuses it. */
+/** `other` where the browser refuses the storage. */
 function tried(use, other) {
   try {
     return isStored ? use() : other;
@@ -40,7 +35,7 @@ function tried(use, other) {
   }
 }
 
-/** A stored conversation; null for a damaged one, or one of a later version of the page, which stays there. */
+/** Null for a damaged one, or one of a later version of the page, which stays there. */
 const read = (name) => tried(() => readChat(JSON.parse(localStorage.getItem(name)), "conversation"), null);
 
 const latestFirst = (chats) => chats.sort((one, other) => other.updated - one.updated);
@@ -53,7 +48,6 @@ function load() {
   change({ chats, current: chats.some(({ id }) => id === current) ? current : "" });
 }
 
-/** Store an entry, or keep it in memory and show why. */
 function write(chat) {
   if (!isStored) return;
   const name = nameOf(chat.id);
@@ -71,7 +65,7 @@ function write(chat) {
 
 export const find = (id) => history.value.chats.find((chat) => chat.id === id);
 
-/** The shown conversation: the open one if it is of this kind, or the new one. A text is shown while the page's text is a part of it. */
+/** The open conversation if it is of this kind, or the new one. A text is shown while the page's text is a part of it. */
 export function chatNow({ chats, current, drafts }, kind, text) {
   const chat = chats.find((one) => one.id === current && one.kind === kind);
   if (kind === "chat" || !chat) return chat ?? drafts[kind];
@@ -79,16 +73,14 @@ export function chatNow({ chats, current, drafts }, kind, text) {
   return all.length === 0 || (text.startsWith(all[0]) && all.join("").startsWith(text)) ? chat : drafts.text;
 }
 
-/** Make a text the page's text. */
 export const shareText = (text, options) => select({ text, query: -1, key: null }, options);
 
-/** Make the beginning of an opened text the page's text, so that it stays shown. */
 export function shareBeginning(chat) {
   const [first] = pathOf(chat);
   if (chat.kind === "text" && first) shareText(first.text);
 }
 
-/** Open a conversation; "" is a new one. */
+/** "" is a new one. */
 export function open(id) {
   change({ current: id });
   tried(() => sessionStorage.setItem(owner(), id));
@@ -96,7 +88,7 @@ export function open(id) {
 
 const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(36).padStart(2, "0")).join("");
 
-/** The id of a conversation; a new one gets an id and a place in the list, and the next new one its settings. */
+/** A new one gets an id and a place in the list, and the next new one its settings. */
 export function begin(id) {
   const { drafts, chats } = history.value;
   const draft = drafts[id];
@@ -108,7 +100,7 @@ export function begin(id) {
   return begun.id;
 }
 
-/** Replace a conversation by `edit(conversation)`, and store it. isTouched: whether it becomes the latest. */
+/** isTouched: whether it becomes the latest. */
 export function update(id, edit, { isTouched = true } = {}) {
   const { drafts, chats } = history.value;
   if (id in drafts) return change({ drafts: { ...drafts, [id]: edit(drafts[id]) } });
@@ -122,7 +114,7 @@ export function update(id, edit, { isTouched = true } = {}) {
   return write(next);
 }
 
-/** Add conversations of a file. An id that exists gets a new one, so that nothing is overwritten. */
+/** An id that exists gets a new one, so that nothing is overwritten. */
 export function add(chats) {
   const isTaken = new Set([...Object.keys(history.value.drafts), ...history.value.chats.map(({ id }) => id)]);
   const own = chats.map((chat) => {
@@ -135,7 +127,6 @@ export function add(chats) {
   return own;
 }
 
-/** Delete these conversations here and in the storage. */
 export function remove(ids) {
   const gone = new Set(ids);
   for (const id of gone) {
@@ -148,7 +139,7 @@ export function remove(ids) {
   if (gone.has(history.value.current)) open("");
 }
 
-let shown = null; // the conversation that the page shows
+let shown = null;
 export const noteShown = (chat) => {
   shown = chat;
   seenMore.chat = chat?.id;

@@ -22,7 +22,6 @@ const PATHS = {
 
 export const Icon = ({ of }) => html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[of]} /></svg>`;
 
-/** icon: a name of PATHS; label: the name and the tooltip. */
 export const IconButton = ({ icon, label, class: more, ...others }) =>
   html`<button type="button" class=${classes("icon-button quiet", more)} aria-label=${label} title=${label} ...${others}>
     <${Icon} of=${icon} /></button>`;

@@ -12,7 +12,6 @@ import { contains, titleOf } from "./tree.js";
 
 const SHOWN = 200; // conversations that are listed at once
 
-/** kind: of the listed conversations; onOpened(): called when one was chosen. */
 export function ChatList({ kind, chats: all, current, onOpened }) {
   const [words, setWords] = useState("");
   const [problem, setProblem] = useState(null);
@@ -45,13 +44,13 @@ export function ChatList({ kind, chats: all, current, onOpened }) {
     { label: "Delete", run: () => remove([chat.id]) },
   ]} />`;
   return html`<div class="chat-list">
-    <button type="button" class="new-chat" onClick=${() => choose(null)}><${Icon} of="add" /> New ${kind}</button>
+    <button class="new-chat" onClick=${() => choose(null)}><${Icon} of="add" /> New ${kind}</button>
     <input type="search" placeholder="Search" aria-label="Search conversations" value=${words}
       onInput=${(event) => setWords(event.target.value)} />
     <ul aria-label="Conversations">${found.slice(0, SHOWN).map((chat) => html`<li key=${chat.id} class=${chat.id === current ? "on" : ""}>
       ${renamed === chat.id
         ? html`<${Rename} chat=${chat} onDone=${() => setRenamed(null)} />`
-        : html`<button type="button" class="quiet" aria-current=${chat.id === current} title=${titleOf(chat)}
+        : html`<button class="quiet" aria-current=${chat.id === current} title=${titleOf(chat)}
           onClick=${() => choose(chat)}>${titleOf(chat)}</button>${menuOf(chat)}`}</li>`)}</ul>
     ${found.length === 0 && html`<p class="hint">${chats.length ? `No ${kind} has these words.` : `No ${kind}s yet.`}</p>`}
     ${found.length > SHOWN && html`<p class="hint">${counted(found.length - SHOWN, `more ${kind}`)}: search for words.</p>`}
@@ -59,14 +58,14 @@ export function ChatList({ kind, chats: all, current, onOpened }) {
     <div class="list-end">
       ${isClearing
         ? html`<span>Delete ${counted(chats.length, kind)}?</span>
-          <button type="button" onClick=${() => {
+          <button onClick=${() => {
             remove(chats.map(({ id }) => id));
             setClearing(false);
-          }}>Delete</button><button type="button" onClick=${() => setClearing(false)}>Keep</button>`
-        : html`<button type="button" class="quiet" onClick=${() => picker.current.click()}>Import</button>
-          <button type="button" class="quiet" disabled=${!chats.length}
+          }}>Delete</button><button onClick=${() => setClearing(false)}>Keep</button>`
+        : html`<button class="quiet" onClick=${() => picker.current.click()}>Import</button>
+          <button class="quiet" disabled=${!chats.length}
             onClick=${() => saveBlob(asFile(chats), "lightwell-chats.json")}>Export</button>
-          <button type="button" class="quiet" disabled=${!chats.length} onClick=${() => setClearing(true)}>Clear</button>`}
+          <button class="quiet" disabled=${!chats.length} onClick=${() => setClearing(true)}>Clear</button>`}
       <input type="file" accept=".json,application/json" hidden ref=${picker} aria-label="File to import" onChange=${(event) => {
         take(event.target.files);
         event.target.value = "";

@@ -9,7 +9,7 @@ const MOST_COLOURED = 20_000; // characters of code
 const KEYS = "Answer. The left and right arrow keys show the causes of each word, and Enter opens Why.";
 const MOST_COLOURED_LIVE = 3000; // while it is written, since it is coloured again with each token
 
-/** An extension of marked that reads formulas; the pattern's first group that is found is the source. */
+/** The pattern's first group that is found is the source. */
 const formula = (level, begin, pattern) => ({
   name: `math-${level}`,
   level,
@@ -33,10 +33,7 @@ const marked = new Marked({
   ],
 });
 
-/**
- * Blocks of a text that grows: the blocks before the last one are not read again. `read` returns the same tokens for
- * them, so that their elements stay.
- */
+/** Blocks of a text that grows: `read` returns the same tokens for the finished ones, so that their elements stay. */
 export class Growing {
   #text = "";
   #at = 0; // where the unfinished rest begins
@@ -58,7 +55,6 @@ export class Growing {
   }
 }
 
-/** A text as blocks. isLive: more of it arrives. */
 export function Markdown({ text, isLive }) {
   const growing = useRef(null);
   growing.current ??= new Growing();
@@ -72,14 +68,13 @@ export function Markdown({ text, isLive }) {
     html`<${Block} key=${i} token=${token} isLive=${isLive && i === blocks.length - 1} />`)}</div>`;
 }
 
-/** One block; rendered again only when its token changes. */
+/** Rendered again only when its token changes. */
 const Block = ({ token, isLive }) => useMemo(() => nodeOf(token, 0, { isLive, isBlock: true }), [token, isLive]);
 
 const decoded = (text) => text.replace(/&(#x[\da-f]{1,6}|#\d{1,7}|\w{2,31});/gi, (whole, name) => characterOf(name) || whole);
 
 const nodesOf = (tokens, depth) => tokens.map((token) => nodeOf(token, depth + 1));
 
-/** The element of a token. isBlock: it is no part of a line. */
 function nodeOf(token, depth, { isLive = false, isBlock = false } = {}) {
   if (depth > DEEPEST) return token.raw;
   const { type, text, tokens } = token;
@@ -125,14 +120,14 @@ function tableOf({ header, rows, align }, depth) {
   </table></div>`;
 }
 
-/** A link to another site of http or https in a tab of its own; any other address is only its text. */
+/** Another site of http or https in a tab of its own; any other address is only its text. */
 function linkOf(href, children) {
   const url = addressOf(decoded(href));
   if (!url) return html`<span>${children}</span>`;
   return html`<a href=${url} title=${url} target="_blank" rel="noopener noreferrer nofollow">${children}</a>`;
 }
 
-/** The address as the browser reads it; null if it is not absolute or has another scheme. */
+/** Null if the address is not absolute or has another scheme. */
 function addressOf(href) {
   try {
     const { protocol, href: read } = new URL(href);
@@ -149,18 +144,16 @@ function Formula({ source, isDisplay = false }) {
   return html`<span class=${classes("formula-place", isDisplay && "display")} ref=${place}></span>${isDisplay ? "" : "\u2060"}`;
 }
 
-/** A block of code with its language, a copy button and colours. */
 export function Code({ text, lang, isLive = false, label }) {
   const [said, run] = useSaid();
   const pieces = useMemo(() => coloured(text, lang, isLive), [text, lang, isLive]);
   return html`<figure class="code">
     <figcaption>${label ?? (lang || "text")}<span role="status">${said}</span>
-      <button type="button" class="quiet" onClick=${() => run(() => copy(text))}>Copy</button></figcaption>
+      <button class="quiet" onClick=${() => run(() => copy(text))}>Copy</button></figcaption>
     <pre tabindex="0" aria-label=${`Code, ${lang || "text"}`} role="group"><code>${pieces}</code></pre>
   </figure>`;
 }
 
-/** The code as pieces with classes of their kind. */
 function coloured(text, lang, isLive) {
   const name = lang.toLowerCase().replace("+", "p").replace("+", "p");
   const grammar = Object.hasOwn(Prism.languages, name) && Prism.languages[name];

@@ -13,7 +13,7 @@ function make(tag, children = [], attributes = {}) {
 
 const known = new Map();
 
-/** The character with this name or number (#169) in HTML, from the browser's own table; "" if there is none. */
+/** By its name or number (#169) in HTML, from the browser's own table; "" if there is none. */
 export function characterOf(name) {
   if (!/^#?\w+$/.test(name)) return "";
   if (!known.has(name)) {
@@ -42,7 +42,7 @@ const FENCES = { matrix: "", pmatrix: "()", bmatrix: "[]", Bmatrix: "{}", vmatri
   align: "", "align*": "", gathered: "", array: "", equation: "", "equation*": "", split: "" };
 const IGNORED = list("limits nolimits displaystyle textstyle nonumber big Big bigg Bigg bigl bigr Bigl Bigr tag label hline");
 
-/** A <math> element for the source; the source itself where it is too long or nested too deeply. */
+/** The source itself where it is too long or nested too deeply. */
 export function mathOf(source, isDisplay) {
   try {
     if (source.length > MOST) throw new RangeError("too long");
@@ -73,20 +73,19 @@ class Reader {
     return this.#tokens[this.#place - 1];
   }
 
-  /** The next token that is no space; undefined at the end. It is not taken. */
+  /** The next token that is no space. */
   #peek() {
     while (/^\s$/.test(this.#tokens[this.#place])) this.#place += 1;
     return this.#tokens[this.#place];
   }
 
-  /** Take the next token if it is this one. */
   #take(token) {
     const isNext = this.#peek() === token;
     if (isNext) this.#place += 1;
     return isNext;
   }
 
-  /** The elements up to one of the ends, which is not taken. */
+  /** Up to one of the ends, which is not taken. */
   row(ends = []) {
     this.#depth += 1;
     if (this.#depth > DEEPEST) throw new RangeError("nested too deeply");
@@ -96,14 +95,13 @@ class Reader {
     return found.filter(Boolean);
   }
 
-  /** The elements up to an end, which is taken, as one. */
+  /** Up to an end, which is taken, as one. */
   #group(end) {
     const row = this.row([end]);
     this.#next();
     return row.length === 1 ? row[0] : make("mrow", row);
   }
 
-  /** One element with its sub- and superscripts. */
   #scripted() {
     let base = /^[_^]$/.test(this.#peek()) ? make("mrow") : this.#element();
     const hasLimits = base?.hasAttribute("data-limits");
@@ -119,13 +117,12 @@ class Reader {
     return make(tag[Number(hasLimits)], [base ?? make("mrow"), below, above].filter(Boolean));
   }
 
-  /** A group in braces, or one element. */
+  /** In braces, or one element. */
   #argument() {
     if (this.#take("{")) return this.#group("}");
     return (this.#peek() !== undefined && this.#element()) || make("mrow");
   }
 
-  /** The text of a group in braces. */
   #text() {
     if (!this.#take("{")) return this.#next() ?? "";
     let [text, open] = ["", 1];
@@ -167,7 +164,7 @@ class Reader {
     return this.#structure(name) ?? symbolOf(name, (letter) => this.#letter(letter)) ?? make("mtext", [`\\${name}`]);
   }
 
-  /** The element of a command with arguments; undefined for others. */
+  /** Undefined for a command without arguments. */
   #structure(name) {
     if (/^[dt]?frac$/.test(name)) return make("mfrac", [this.#argument(), this.#argument()]);
     if (/^[dt]?binom$/.test(name)) {
@@ -227,7 +224,7 @@ class Reader {
   }
 }
 
-/** The element of a command that is a character; null for others. */
+/** Null for other commands than characters. */
 function symbolOf(name, letterOf) {
   const sign = Object.hasOwn(OTHERS, name) ? OTHERS[name] : characterOf(name);
   if (sign === "") return null;

@@ -3,10 +3,11 @@ import { json } from "../../core/fetching.js";
 import { counted } from "../../core/numbers.js";
 import { messagesOf, pathTo } from "./tree.js";
 
-export const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
-  "max_tokens"];
+/** Of the next token: the values that change nothing, where the model declares none. */
+export const NEUTRAL = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
+export const SAMPLING = [...Object.keys(NEUTRAL), "seed", "max_tokens"];
 
-/** The JSON of a setting; null if it is empty. Raises an error with its name for a text that is no JSON. */
+/** Null if it is empty. Raises an error with its name for a text that is no JSON. */
 function jsonOf(settings, name, label) {
   if (!settings[name]?.trim()) return null;
   try {
@@ -16,7 +17,7 @@ function jsonOf(settings, name, label) {
   }
 }
 
-/** The sampling fields of a request. options.shared: a text's settings that the address has. */
+/** shared: a text's settings that the address has. */
 export function samplingOf({ settings }, { shared } = {}) {
   const all = { ...settings, ...shared };
   const sampling = Object.fromEntries(SAMPLING.filter((name) => typeof all[name] === "number").map((name) => [name, all[name]]));
@@ -24,7 +25,6 @@ export function samplingOf({ settings }, { shared } = {}) {
   return stops.length ? { ...sampling, stop: stops } : sampling;
 }
 
-/** {route, body} of a request that continues these turns. options: {shared, interventions, isPair, model, second}. */
 export function requestOf(chat, turns, options = {}) {
   const { settings, kind } = chat;
   const more = { ...samplingOf(chat, options), ...(options.interventions?.length ? { interventions: options.interventions } : {}) };
@@ -37,14 +37,13 @@ export function requestOf(chat, turns, options = {}) {
   return { route: "v1/chat/completions", body: { ...named, messages: messagesOf(chat, turns), ...more } };
 }
 
-/** The fields of /tokenize for the prompt of an answer to these turns. */
 export function promptOf(chat, turns) {
   const { messages, tools, reasoning_effort: effort } = requestOf(chat, turns).body;
   const variables = effort === "none" ? { enable_thinking: false, thinking: false } : { reasoning_effort: effort };
   return { messages, ...(tools ? { tools } : {}), ...(effort ? { chat_template_kwargs: variables } : {}) };
 }
 
-/** {ids, text, isPair}: the token ids before the answer to these turns; of an encoder-decoder the decoder's, and the encoder's text. */
+/** The ids before the answer to these turns; of an encoder-decoder the decoder's, and the encoder's text. */
 export async function readPrompt(_, { chat, turns, model, isPair = false }, options) {
   if (isPair) {
     const [{ text }] = turns;
@@ -56,27 +55,25 @@ export async function readPrompt(_, { chat, turns, model, isPair = false }, opti
   return { ids: parts.flat(), isPair };
 }
 
-/** The ids of a turn's text in a model's vocabulary; isFirst: the special tokens of a text's beginning are added. */
+/** isFirst: with the special tokens of a text's beginning. */
 export async function idsOf(turn, model, options, isFirst = false) {
   if (turn.ids && turn.model === model) return turn.ids;
   return (await json("tokenize", { prompt: turn.text, ...(isFirst ? {} : { add_special_tokens: false }) }, options)).tokens;
 }
 
-/** The fields of a request about a prompt with these ids after it; field: "prompt" or "input". */
 export function contextOf(prompt, after, field, interventions = []) {
   const ids = [...prompt.ids, ...after];
   const changes = interventions.length ? { interventions } : {};
   return prompt.isPair ? { [field]: prompt.text, decoder_input: ids, ...changes } : { [field]: ids, ...changes };
 }
 
-/** The end of a turn in a full context. */
 export const fullContext = ({ maxModelLen }) =>
   ({ reason: "context", message: `The context is full: this model reads ${counted(maxModelLen, "token")} at most.` });
 
-/** Whether a model continues an answer by its ids: they are this model's, and have no other text than the turn. */
+/** They are this model's, and have no other text than the turn. */
 const hasIdsOf = ({ ids, text, reasoning, calls, model }, name) => ids?.length && text && !reasoning && !calls?.length && model === name;
 
-/** {route, body, fills} of the request that writes a turn, or continues it; fills: it ends with the context. null: the context is full. */
+/** fills: the answer ends with the context. null: the context is full. */
 export async function requestFor(chat, turn, options, signal) {
   const turns = pathTo(chat, turn.parent);
   const { route, body } = requestOf(chat, turns, options);

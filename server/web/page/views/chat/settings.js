@@ -5,16 +5,17 @@ import { SHARED } from "../../core/sampling.js";
 import { select } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { update } from "./history.js";
+import { NEUTRAL } from "./requests.js";
 
-// [name of the request's field, label, low, high, explanation, default if the model declares none]
+// [name of the request's field, label, low, high, explanation, what an empty field means if not NEUTRAL]
 const NUMBERS = [
-  ["temperature", "Temperature", 0, 100, "0 is greedy; higher values are more varied", 1],
-  ["top_p", "Top-p", 1e-9, 1, "Keep the likeliest tokens that together hold this share", 1],
-  ["top_k", "Top-k", -1, 2 ** 31 - 1, "Keep only the k likeliest tokens; 0 keeps all", 0],
-  ["min_p", "Min-p", 0, 1, "Drop tokens below this share of the likeliest", 0],
-  ["repetition_penalty", "Repetition penalty", 1e-9, 100, "Above 1 makes repeated tokens less likely", 1],
-  ["presence_penalty", "Presence penalty", -2, 2, "Above 0 favours tokens that did not occur yet", 0],
-  ["frequency_penalty", "Frequency penalty", -2, 2, "Above 0 makes frequent tokens less likely", 0],
+  ["temperature", "Temperature", 0, 100, "0 is greedy; higher values are more varied"],
+  ["top_p", "Top-p", 1e-9, 1, "Keep the likeliest tokens that together hold this share"],
+  ["top_k", "Top-k", -1, 2 ** 31 - 1, "Keep only the k likeliest tokens; 0 keeps all"],
+  ["min_p", "Min-p", 0, 1, "Drop tokens below this share of the likeliest"],
+  ["repetition_penalty", "Repetition penalty", 1e-9, 100, "Above 1 makes repeated tokens less likely"],
+  ["presence_penalty", "Presence penalty", -2, 2, "Above 0 favours tokens that did not occur yet"],
+  ["frequency_penalty", "Frequency penalty", -2, 2, "Above 0 makes frequent tokens less likely"],
   ["max_tokens", "Most tokens", 1, 2 ** 31 - 1, "Length of an answer at most", "rest of the context"],
   ["seed", "Seed", -(2 ** 53) + 1, 2 ** 53 - 1, "The same seed gives the same answer", "random"],
 ];
@@ -26,7 +27,6 @@ const FORM = [
 ];
 const EFFORTS = ["none", "low", "medium", "high"];
 
-/** shared: a text's settings that the page's address has. */
 export function Settings({ chat, shared }) {
   const { default_sampling_params: defaults = {} } = useCapabilities();
   const [refused, setRefused] = useState("");
@@ -52,7 +52,7 @@ export function Settings({ chat, shared }) {
     <div class="setting-numbers">${NUMBERS.map((each) => {
       const [name, label, , , hint, other] = each;
       return html`<label title=${hint}>${label}<${Field} inputmode="decimal" value=${settings[name] ?? ""}
-        placeholder=${String(defaults[name] ?? other)} onTake=${take(each)} /></label>`;
+        placeholder=${String(defaults[name] ?? other ?? NEUTRAL[name])} onTake=${take(each)} /></label>`;
     })}
       ${!isText && html`<label title="For models that reason: how long">Reasoning<select value=${settings.reasoning_effort ?? ""}
         onChange=${({ target }) => set("reasoning_effort", target.value)}><option value="">model's own</option>
@@ -61,7 +61,7 @@ export function Settings({ chat, shared }) {
     <p class="hint">Grey values are the model's own; an empty field keeps them.</p>
     ${[STOP, ...(isText ? [] : FORM)].map(([name, label, hint]) => html`<label>${label}<textarea rows="2" spellcheck=${false}
       placeholder=${hint} value=${settings[name] ?? ""} onInput=${({ target }) => set(name, target.value)}></textarea></label>`)}
-    <button type="button" onClick=${() => {
+    <button onClick=${() => {
       setRefused("");
       if (isText) select(Object.fromEntries(Object.values(SHARED).map((name) => [name, null])));
       edit((now) => ({ ...now, settings: {} }));

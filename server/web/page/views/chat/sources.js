@@ -5,24 +5,21 @@ import { format } from "../../core/numbers.js";
 import { hideTooltip, showTooltip } from "../../parts/tooltip.js";
 import { contentOf, highlight, placesOf, rangeOf, wordsOf } from "./words.js";
 
-const LONG = 400; // characters of a message with a document
+const [LONG, MOST] = [400, 1000]; // characters of a message with a document; tokens of an explained answer
 const LEAST = 1; // nats
-const TOO_MUCH = "they cost more than this server accepts. Set “Most tokens” in the settings to 1000 or less.";
+const TOO_MUCH = "they cost more than this server accepts. Set “Most tokens” in the settings to less.";
 const explain = { by: "span", verify: 3 };
 
 const hasDocument = ({ role, text, files }) => role === "user" && (files?.length > 0 || text.length >= LONG);
 
-/**
- * The events of an answer. With a document, some have `explained`: the `sources` [{end, parts: [{turn, start, end,
- * effect}]}] of its sentences so far, or the reason of their `lack`.
- */
+/** With a document, some events have `explained`: the `sources` [{end, parts}] of the sentences so far, or the reason of their `lack`. */
 export async function* askAnswer(route, body, turns, options) {
   let hasBegun = false;
   let lack = "";
   if (body.messages && !body.interventions && !body.continue_final_message && turns.some(hasDocument)) {
     const sources = [];
     try {
-      for await (const event of askStream(route, { ...body, explain }, options)) {
+      for await (const event of askStream(route, { max_tokens: MOST, ...body, explain }, options)) {
         hasBegun = true;
         const reasons = event.choices[0]?.reasons ?? [];
         sources.push(...reasons.map((one) => sourceOf(one, turns, body.messages.length - turns.length)));
@@ -44,7 +41,7 @@ export async function* askAnswer(route, body, turns, options) {
   }
 }
 
-/** The parts of documents that a sentence depends on, the most important first; questions are no parts of a document. */
+/** The most important first; questions are no parts of a document. */
 function sourceOf({ end, parts, verify }, turns, numSystem) {
   const found = verify.filter(({ effect }) => effect <= -LEAST).sort((a, b) => a.effect - b.effect).flatMap(({ span, effect }) => {
     const turn = turns[parts[span].message - numSystem];
@@ -60,7 +57,7 @@ function sourceOf({ end, parts, verify }, turns, numSystem) {
 
 const times = (effect) => (effect < -14 ? "over a million" : format(Math.exp(-effect), 2));
 
-/** Write a mark after each sentence of a turn that depends on a document. code: as of useCode, which draws the turn. */
+/** A mark after each sentence that depends on a document. code: as of useCode, which draws the turn. */
 export function Sources({ chat, turn: { id, text, sources, lack }, code }) {
   const place = useRef(null);
   useLayoutEffect(() => {
@@ -88,7 +85,7 @@ export function Sources({ chat, turn: { id, text, sources, lack }, code }) {
         parentElement.closest("details")?.setAttribute("open", "");
         parentElement.scrollIntoView({ block: "center" });
       };
-      return html`<button type="button" class="plain" aria-label=${`Source ${number}. ${said}`} onPointerEnter=${show}
+      return html`<button class="plain" aria-label=${`Source ${number}. ${said}`} onPointerEnter=${show}
         onPointerLeave=${hide} onFocus=${show} onBlur=${hide} onClick=${show}>${number}</button>`;
     };
     const words = sources ? wordsOf(column, { id }, text) : [];

@@ -10,23 +10,22 @@ import { Answer, Problem } from "../../parts/problem.js";
 import { TokenName } from "../../parts/token_name.js";
 import { CopyMenu } from "../../parts/tools.js";
 import { isForced } from "./prose.js";
-import { contextOf } from "./requests.js";
+import { NEUTRAL, contextOf } from "./requests.js";
 
 const SHOWN = 12;
+const PENALTIES = ["repetition_penalty", "presence_penalty", "frequency_penalty"];
 const VIEWS = [["attention", "Attention"], ["why", "Why"], ["moves", "How a word moves", { moves_as: "amounts" }], ["lens", "Lens"],
   ["next", "Next token"]];
 const CAPTION =
   "Click one to continue with it. p: the model's own probability, at temperature 1; " +
   "drawn: the probability after the temperature and the filters of the settings (top-k, min-p, top-p).";
 
-/**
- * branch: {prompt, pieces, ids, forced, interventions}; place: of the token. onForce([{id, text, logprob}]): continue with these tokens in
- * its place.
- */
+/** branch: {prompt, pieces, ids, forced, interventions}; onForce([{id, text, logprob}]): continue with these tokens in its place. */
 export function TokenCard({ branch, place, sampling, onForce, onClose }) {
   const { prompt, pieces, ids, forced, interventions } = branch;
   const [text, logprob] = pieces[place];
   const { temperature, top_p: topP, top_k: topK, min_p: minP } = sampling;
+  const isPenalized = PENALTIES.some((name) => sampling[name] !== NEUTRAL[name]);
   const body = {
     ...contextOf(prompt, ids.slice(0, place), "input", interventions),
     temperatures: [1, temperature],
@@ -39,7 +38,7 @@ export function TokenCard({ branch, place, sampling, onForce, onClose }) {
   return html`<aside class="card token-card" aria-label="The chosen token">
     <header><h2>Instead of <code class="token"><${TokenName} token=${text} /></code></h2>
       <${CopyMenu} route="v1/next" body=${body} />
-      <button type="button" class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
+      <button class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
     ${logprob !== null && html`<p>Its probability was <b>${percent(Math.exp(logprob))}</b>${
       isForced(forced, place) ? "; it was chosen by you." : "."}</p>`}
     <${Answer} answer=${answer} minHeight="22rem">${({ data: [{ temperatures: [own, drawn] }] }) => html`<${Bars}
@@ -53,7 +52,8 @@ export function TokenCard({ branch, place, sampling, onForce, onClose }) {
           isOn: one.token_id === ids[place],
         };
       })}
-      columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1} isRanked caption=${CAPTION}
+      columns=${["token", "p", `drawn, T ${temperature}${isPenalized ? ", before penalties" : ""}`]} write=${percent}
+      largest=${1} isRanked caption=${CAPTION}
       onPick=${(rank) => {
         const { token_id: id, token, probability } = own.tokens[rank];
         onForce([{ id, text: token, logprob: Math.log(probability) }]);
@@ -63,7 +63,6 @@ export function TokenCard({ branch, place, sampling, onForce, onClose }) {
   </aside>`;
 }
 
-/** A field for any other text in this place. */
 function Other({ onForce }) {
   const [text, setText] = useState("");
   const [problem, setProblem] = useState(null);
@@ -85,12 +84,12 @@ function Other({ onForce }) {
   </form><${Problem} error=${problem} isAction />`;
 }
 
-/** Links to the other views at the row that predicted this token: the position before it. */
+/** At the row that predicted this token: the position before it. */
 function LookAt({ prompt, ids, place }) {
   const request = useMemo(() => ({ prompt, ids: [...prompt.ids, ...ids], at: prompt.ids.length + place }), []);
   const { data, error } = useAnswer(reread, "tokenize", request);
   return html`<fieldset class="look-at"><legend>Look at this choice in</legend>
-    ${VIEWS.map(([view, title, more]) => html`<button type="button" disabled=${!data}
+    ${VIEWS.map(([view, title, more]) => html`<button disabled=${!data}
       onClick=${() => select({ view, ...more, ...data.selection })}>${title}</button>`)}
   </fieldset>
   ${data && !data.isSame &&
@@ -98,7 +97,7 @@ function LookAt({ prompt, ids, place }) {
   <${Problem} error=${error} />`;
 }
 
-/** {selection, isSame}: the text of all ids as a selection for views, and the row that predicted the token at that place. */
+/** The text of all ids as a selection for views, and the row that predicted the token at that place. */
 async function reread(_, { prompt, ids, at }) {
   const { text, isSame } = await textOf(ids);
   if (prompt.isPair) {

@@ -1,20 +1,17 @@
-// The tree of a conversation or of a continued text, as plain data: turns with their versions. Pure functions that return a changed copy.
+// The tree of a conversation or of a continued text, as plain data: pure functions that return a changed copy.
 
 /**
- * A conversation is {id, kind, title, system, settings, updated, turns, chosen}. kind: "chat" or "text". turns: [{id, parent, role, text,
- * ...}] in order of creation; parent: the id of the turn before, 0 for the first one. Turns with one parent and one role are versions of
- * each other. chosen: by a parent's id, the shown version. In a text the user's turns are pieces of it, the assistant's continue it.
- * user: `files` [{name, text}]. assistant: `reasoning`, `calls` [{id, name, arguments}], `ids` (token ids), in a text `pieces` [[text,
- * logprob]], `forced` [place, count, place, ...] of tokens that the reader chose, `seed`, `changes` (interventions as JSON), `twin` (the
- * id of the version without them), `end` {reason, message}, speeds. tool: `call`, the id of the call.
+ * turns: [{id, parent, role, text, ...}] in order of creation; parent: the id of the turn before, 0 for the first one. Turns with one
+ * parent and one role are versions of each other. chosen: by a parent's id, the shown version. In a text the user's turns are pieces of
+ * it, the assistant's continue it. user: `files` [{name, text}]. assistant: `reasoning`, `calls` [{id, name, arguments}], `ids`, in a text
+ * `pieces` [[text, logprob]], `forced` [place, count, place, ...] of tokens that the reader chose, `seed`, `changes` (interventions as
+ * JSON), `twin` (the id of the version without them, or of the first model), `end` {reason, message}, speeds. tool: `call`, its id.
  */
 export const newConversation = (kind, settings = {}) =>
   ({ id: kind, kind, title: "", system: "", settings, updated: Date.now(), turns: [], chosen: {} });
 
-/** The interventions with which the model wrote a turn. */
 export const changesOf = ({ changes }) => (changes ? JSON.parse(changes) : []);
 
-/** The shown turns, from the first to the last. */
 export function pathOf({ turns, chosen }) {
   const shown = new Map(); // by the parent's id: the chosen version, or else the last one
   for (const turn of turns) if (!shown.has(turn.parent) || shown.get(turn.parent).id !== chosen[turn.parent]) shown.set(turn.parent, turn);
@@ -23,7 +20,7 @@ export function pathOf({ turns, chosen }) {
   return path;
 }
 
-/** The turns from the first to the one with this id, whichever versions are shown; none for 0. */
+/** Whichever versions are shown; none for 0. */
 export function pathTo({ turns }, id) {
   const byId = new Map(turns.map((turn) => [turn.id, turn]));
   const path = [];
@@ -31,21 +28,22 @@ export function pathTo({ turns }, id) {
   return path;
 }
 
-/** The versions of a turn, in order of creation. */
 export const versionsOf = ({ turns }, { parent, role }) => turns.filter((turn) => turn.parent === parent && turn.role === role);
 
-/** {chat, id}: with a new turn, which is shown. */
 export function withTurn(chat, turn) {
   const id = 1 + Math.max(0, ...chat.turns.map((one) => one.id));
   return { id, chat: withChosen({ ...chat, turns: [...chat.turns, { ...turn, id }] }, { ...turn, id }) };
 }
 
+/** An answer that ended by itself, or filled its context; a text can always go on. */
+export const isComplete = ({ text, reasoning, calls, end }, kind) => end?.reason === "context" ||
+  (kind !== "text" && Boolean(text || reasoning || calls) && (end?.reason ?? "stop") === "stop");
 export const withChange = (chat, id, changes) =>
   ({ ...chat, turns: chat.turns.map((turn) => (turn.id === id ? { ...turn, ...changes } : turn)) });
 
 export const withChosen = (chat, turn) => ({ ...chat, chosen: { ...chat.chosen, [turn.parent]: turn.id } });
 
-/** Without a turn and all that follows it; the version before it is shown then, or the one after it. */
+/** And without all that follows it; the version before it is shown then, or the one after it. */
 export function withoutTurn(chat, turn) {
   const gone = new Set([turn.id]);
   for (const { id, parent } of chat.turns) if (gone.has(parent)) gone.add(id); // parents come first
@@ -57,7 +55,7 @@ export function withoutTurn(chat, turn) {
   return next ? withChosen(left, next) : left;
 }
 
-/** A user's message as the model reads it: the files in fences, then the text. */
+/** The files in fences, then the text. */
 function contentOf({ text, files = [] }) {
   const fenced = files.map((file) => {
     const longest = Math.max(2, ...(file.text.match(/`+/g) ?? []).map((run) => run.length));
@@ -69,7 +67,6 @@ function contentOf({ text, files = [] }) {
 
 const callOf = ({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } });
 
-/** The messages of a request for these turns. */
 export function messagesOf({ system }, turns) {
   const messages = turns.map((turn) => {
     const { role, text, reasoning, calls, call } = turn;
@@ -87,7 +84,6 @@ export function messagesOf({ system }, turns) {
 
 const LONGEST_TITLE = 60; // characters
 
-/** The given title, or the beginning of the first message. */
 export function titleOf({ kind, title, turns }) {
   if (title) return title;
   const first = turns.find(({ role }) => role === "user");
@@ -95,7 +91,6 @@ export function titleOf({ kind, title, turns }) {
   return line.length > LONGEST_TITLE ? `${line.slice(0, LONGEST_TITLE - 1)}…` : line || `New ${kind}`;
 }
 
-/** Whether the title or a turn contains the words of a search, in any case. */
 export function contains(chat, words) {
   const texts = [titleOf(chat), ...chat.turns.map(({ text }) => text)].map((text) => text.toLowerCase());
   return words.toLowerCase().split(/\s+/).every((word) => texts.some((text) => text.includes(word)));

@@ -8,14 +8,14 @@ import { copy, useSaid } from "../../parts/tools.js";
 import { live } from "./answer.js";
 import { IconButton } from "./icon.js";
 import { Sources } from "./sources.js";
-import { versionsOf } from "./tree.js";
+import { isComplete, versionsOf } from "./tree.js";
 import { XRay } from "./xray.js";
 
 const nothing = new Store(null);
 const code = new Store(null);
 let asked = null;
 
-/** {Markdown, Code}, or null while they are loaded: turns are plain text until then. */
+/** Null while the code is loaded: turns are plain text until then. */
 export function useCode() {
   asked ??= import("./markdown.js").then((module) => code.set(module), () => {
     asked = null; // tried again with the next turn
@@ -23,7 +23,7 @@ export function useCode() {
   return useStore(code);
 }
 
-/** shown: the text before the turn in a text; actions: see conversation.js; more: {chat, model, isPair, sampling, seed, isXRay, isBusy}. */
+/** shown: the text before the turn; actions: see conversation.js; more: {chat, model, isPair, sampling, seed, isXRay, isBusy}. */
 export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, more }) {
   const { chat, isBusy } = more;
   const module = useCode();
@@ -54,7 +54,7 @@ export const Turn = memo(function Turn({ turn: stored, shown, isLast, actions, m
         ${isText || isXRay ? xray(twin) : html`<${Body} turn=${twin} />`}</section>
       <section class="card side" data-turn=${turn.id}><h2>${isText ? "After" : turn.model}</h2>${content}</section></div>` : content}
     ${isAnswer && !isText && !isEdited && !isXRay && !isLive && html`<${Sources} chat=${chat} turn=${turn} code=${module} />`}
-    ${!isLive && html`<${Ending} turn=${turn} isOpen=${isLast && !isBusy && !saved} isText=${isText} actions=${actions} />
+    ${!isLive && html`<${Ending} turn=${turn} twin=${twin} isOpen=${isLast && !isBusy && !saved} isText=${isText} actions=${actions} />
       ${!isEdited && html`<${Buttons} turn=${turn} versions=${versionsOf(chat, turn)} actions=${actions} more=${more}
         onEdit=${() => setEdited(true)} isXRay=${isXRay} onXRay=${() => setOwn(!isXRay)} />`}`}
   </article>`;
@@ -80,7 +80,6 @@ function Body({ turn, shown, isText, isLive }) {
       inJson(prettyOf(call.arguments) ?? call.arguments, "arguments")}<//>`)}`;
 }
 
-/** A part that can be folded. */
 const Panel = ({ title, isOpen = false, class: more, children }) =>
   html`<details class=${classes("panel", more)} open=${isOpen}><summary>${title}</summary>${children}</details>`;
 
@@ -97,21 +96,20 @@ function prettyOf(text) {
 
 const ENDS = { length: "Stopped at the largest number of tokens.", stopped: "Stopped by you." };
 
-/** How a turn ended, and the next steps. isOpen: more can be written after it. */
-function Ending({ turn, isOpen, isText, actions }) {
+function Ending({ turn, twin, isOpen, isText, actions }) {
   const { role, text, reasoning, calls, end } = turn;
   const { reason, message, error } = end ?? {};
   if (reason === "tool_calls" && calls?.length) return isOpen && html`<${Results} turn=${turn} onReply=${actions.reply} />`;
   const stored = { title: "Not finished", status: 422, message }; // of a conversation that was opened again
   const problem = reason === "error" && (error instanceof Error ? error : stored);
   const said = { ...ENDS, context: message, stop: isText && "The model ended its text." }[reason];
-  const isDone = reason === "context" || (!isText && (text || reasoning || calls) && (reason ?? "stop") === "stop");
-  const button = (label, run) => html`<button type="button" onClick=${() => run(turn)}>${label}</button>`;
+  const isDone = [turn, twin].every((one) => !one || isComplete(one, isText ? "text" : "chat"));
+  const button = (label, run) => html`<button onClick=${() => run(turn)}>${label}</button>`;
   const next = role !== "assistant" ? button(isText ? "Continue" : "Answer", actions.respond)
     : !isDone && button(text || reasoning ? "Continue" : "Try again", actions.proceed);
   return html`${problem && html`<${Problem} error=${problem} isAction />`}
     ${(said || isOpen) && html`<p class="turn-end">${said} ${isOpen && next}
-      ${isOpen && isText && text && role === "assistant" && html`<button type="button" class="quiet" onClick=${actions.take}
+      ${isOpen && isText && text && role === "assistant" && html`<button class="quiet" onClick=${actions.take}
         title="To edit it, or to look at it in the other views">Use the whole text as the prompt</button>`}</p>`}`;
 }
 
@@ -139,7 +137,7 @@ function Buttons({ turn, versions, actions, more, onEdit, isXRay, onXRay }) {
     ${isAnswer && html`<${IconButton} icon="xray" label="X-ray: the probability of each token" aria-pressed=${isXRay} disabled=${isBusy}
       onClick=${onXRay} />`}
     ${speed && html`<span class="speed" title=${detail}>${isText && `${numTokens}, `}${speed}</span>`}
-    ${turn.seed !== undefined && html`<span class="seed">seed ${turn.seed}</span>${turn.seed !== more.seed && html`<button type="button"
+    ${turn.seed !== undefined && html`<span class="seed">seed ${turn.seed}</span>${turn.seed !== more.seed && html`<button
       class="quiet" onClick=${() => actions.keepSeed(turn.seed)}>keep it</button>`}`}
     <span class="said" role="status">${said}</span>
   </div>`;
@@ -168,7 +166,6 @@ function Editor({ turn, onSave, onClose }) {
     <button type="submit" class="primary" disabled=${text.trim() === ""}>${isUser ? "Send" : "Save"}</button></form>`;
 }
 
-/** Fields for the results of called tools. */
 function Results({ turn, onReply }) {
   const [results, setResults] = useState({});
   const send = (event) => {

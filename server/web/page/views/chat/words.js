@@ -5,10 +5,9 @@ const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
 const FAR = [40, 400]; // characters of the source that are not shown before a short word, and before a longer one
 const TEXTS = ":is(.bubble, .markdown, .plain-text, .panel > pre):not(.thought *)";
 
-/** A turn's text as the model reads it. */
 export const contentOf = (turn) => messagesOf({ system: "" }, [turn])[0].content;
 
-/** [{node, from, text, start, end}]: the shown words and signs of a turn, with their places in a source from `at` on. */
+/** The shown words and signs of a turn, with their places in a source from `at` on. */
 export function wordsOf(column, { id }, source, at = 0) {
   const words = [];
   for (const element of column.querySelectorAll(`[data-turn="${id}"] ${TEXTS}`)) {
@@ -26,13 +25,12 @@ export function wordsOf(column, { id }, source, at = 0) {
   return words;
 }
 
-/** The places in code units of each code point of a text, and of its end: the API counts code points. */
+/** In code units of each code point, and of the end: the API counts code points. */
 export function placesOf(text) {
   let at = 0;
   return [...Array.from(text, (sign) => (at += sign.length) - sign.length), text.length];
 }
 
-/** The range of a word, or from it to the end of another one. */
 export function rangeOf(first, last = first) {
   const range = new Range();
   range.setStart(first.node, first.from);
@@ -40,5 +38,5 @@ export function rangeOf(first, last = first) {
   return range;
 }
 
-/** Give ranges the style ::highlight(name), and nothing else. */
+/** The style ::highlight(name), and nothing else. */
 export const highlight = (name, ranges) => CSS.highlights?.set(name, new Highlight(...ranges));

@@ -1,4 +1,4 @@
-// X-ray: an answer as tokens with their probabilities; the alternatives of each, and answers that continue with another.
+// An answer as tokens with their probabilities; the alternatives of each, and answers that continue with another.
 import { askJson } from "../../core/api.js";
 import { useAnswer } from "../../core/fetching.js";
 import { html, useEffect, useMemo, useRef, useState } from "../../core/html.js";
@@ -14,13 +14,12 @@ import { changesOf, pathTo } from "./tree.js";
 const ALTERNATIVES = 5;
 const POINTED_MS = 120; // until alternatives are requested
 
-/** The pieces without special tokens of the template at the end, such as <|im_end|>, which are not in the text. */
+/** Without special tokens of the template at the end, such as <|im_end|>, which are not in the text. */
 function withoutEnd(pieces, text) {
   const isSpecial = ([name]) => /^<[^\s>]*>$|^\[\/?[A-Z]+\]$/.test(name) && !text.endsWith(name);
   return pieces.slice(0, pieces.findLastIndex((piece) => !isSpecial(piece)) + 1);
 }
 
-/** {pieces, ids} of a turn: its tokens with the model's probabilities, all from one pass. */
 async function readPieces(_, { request, turn, interventions }, options) {
   const prompt = await readPrompt("", request, options);
   const ids = await idsOf(turn, request.model, options); // another model has other tokens
@@ -29,7 +28,7 @@ async function readPieces(_, { request, turn, interventions }, options) {
   return { pieces: ids.map((_id, i) => ["tokens", "token_logprobs"].map((name) => logprobs[name][prompt.ids.length + i])), ids };
 }
 
-/** more: as of a turn; shown: the text before it; onFork(place, [{id, text, logprob}], ids): continue after these ids and tokens. */
+/** onFork(place, [{id, text, logprob}], ids): continue after these ids and tokens. */
 export function XRay({ turn, shown = "", more, hasKey, onFork }) {
   const { chat, model, isPair, sampling } = more;
   const interventions = changesOf(turn);
@@ -69,7 +68,7 @@ function Chips({ branch, shown, sampling, hasKey, onFork }) {
   </div>`;
 }
 
-/** Handlers that show the likeliest alternatives of the token that is pointed at or focused; isOff: none are shown. */
+/** The likeliest alternatives of the token that is pointed at or focused; isOff: none are shown. */
 function usePointed(box, { prompt, ids, interventions }, isOff) {
   const now = useRef({ timer: null, abort: new AbortController() }).current;
   const leave = () => {

@@ -5,12 +5,11 @@ import { dot, write } from "../../parts/ink.js";
 import { Points, placedNames } from "../../parts/points.js";
 
 const MARGIN = 26;
-const DOT = 4.5; // CSS pixels, the radius of a point
-const LENGTHS = [34, 18, 11]; // characters of a name, longest first: the longest that fits is used
+const DOT = 4.5;
+const LENGTHS = [34, 18, 11]; // characters of a name: the longest that fits is used
 const NEAR = 24; // CSS pixels within which the pointer selects a point
 const HEIGHT = 380;
 
-/** points: [[x, y]] with their names; chosen: the index of one; onPick(index). */
 export function Plane({ points, names, chosen, onPick }) {
   const placesOf = useCallback(
     (width) => {

@@ -32,7 +32,6 @@ function scoreSteps(stack, window, isCross) {
   ].filter(Boolean);
 }
 
-/** A function that creates nodes of a stack: node(id, column, row, lines of its formula). */
 export const nodesOfStack = (stack) => (id, column, row, how) => ({
   id,
   column,
@@ -41,10 +40,7 @@ export const nodesOfStack = (stack) => (id, column, row, how) => ({
   ...wordsOf(id, stack),
 });
 
-/**
- * {nodes, wires, columns} from the inputs of an attention to its output. from: {q, kv, isNormed}: the ids of the
- * sources of q and of k and v, and whether the source of q is a norm's output.
- */
+/** From the inputs of an attention to its output. from: the ids of the sources of q and of k and v, and whether q's is a norm. */
 function attentionBody({ stack, isCross, from, window }) {
   const node = nodesOfStack(stack);
   const { isAfter, norm } = placing(stack);
@@ -84,10 +80,7 @@ function attentionBody({ stack, isCross, from, window }) {
   return { nodes, wires, out, columns: next + 6 };
 }
 
-/**
- * A band along the stream from the node `start` to the node `end` (null: the stream continues): nodes and wires between them,
- * adds: the ids of the tensors that are added to the stream. The stream's start is in column 0, its end in the last one.
- */
+/** A band along the stream from `start` to `end` (null: it continues); adds: the ids of the tensors that are added to the stream. */
 const bandOf = (title, { start, end }, { nodes, wires, adds, columns, rows = 1 }) => ({
   title, wires, adds, columns, rows,
   nodes: [{ ...start, column: 0 }, ...nodes, ...(end ? [{ ...end, column: columns - 1 }] : [])],
@@ -95,7 +88,7 @@ const bandOf = (title, { start, end }, { nodes, wires, adds, columns, rows = 1 }
   end: end?.id ?? null,
 });
 
-/** The band of one attention: self-attention, or cross-attention to `encoderOutput` (a node or null). */
+/** Self-attention, or cross-attention to `encoderOutput` (a node or null). */
 export function attentionBand(stack, points, window, { start, end, encoderOutput }) {
   const node = nodesOfStack(stack);
   const isCross = encoderOutput !== null;
@@ -119,7 +112,7 @@ export function attentionBand(stack, points, window, { start, end, encoderOutput
   });
 }
 
-/** Token mixers in layers without attention, by kind: the ids of their tensors in order, with their formulas. */
+/** Token mixers in layers without attention: the ids of their tensors in order, with their formulas. */
 const RECURRENCES = {
   convolution: [["conv.hook_in", ["B × x"]], ["conv.hook_out", ["C × convolution"]]],
   "gated delta net": [
@@ -148,10 +141,7 @@ export function recurrenceBand(stack, points, { start, end }) {
   });
 }
 
-/**
- * {nodes, wires} from the mlp's input `from` (labelled `own`) through its neurons to its output; first: the first
- * column.
- */
+/** From the mlp's input `from` (labelled `own`) through its neurons; first: the first column. */
 function neurons(stack, first, from, own) {
   const node = nodesOfStack(stack);
   const isGated = stack.gated_mlp;
@@ -170,7 +160,7 @@ function neurons(stack, first, from, own) {
   };
 }
 
-/** Like `neurons`, through a router and the selected experts. */
+/** Through a router and the selected experts. */
 function mixture(stack, first, from, own) {
   const node = nodesOfStack(stack);
   const [router, weights] = ["mlp.hook_router_logits", "mlp.hook_expert_weights"];
@@ -185,10 +175,7 @@ function mixture(stack, first, from, own) {
   };
 }
 
-/**
- * An mlp and a mixture in parallel: each has its own sum, and both are added to the output. `stream`: the experts'
- * input.
- */
+/** An mlp and a mixture in parallel, each with its own sum. `stream`: the experts' input. */
 function neuronsAndMixture(stack, first, from, own, stream) {
   const node = nodesOfStack(stack);
   const [dense, experts, out] = ["mlp.hook_dense_out", "mlp.hook_experts_out", "hook_mlp_out"];
@@ -209,10 +196,7 @@ function neuronsAndMixture(stack, first, from, own, stream) {
   };
 }
 
-/**
- * The band of the mlp; in a parallel block its input is a copy of attention's stream, and its output joins the sum
- * above.
- */
+/** In a parallel block the input is a copy of attention's stream, and the output joins the sum above. */
 export function mlpBand(stack, points, { start, end, isParallel }) {
   const node = nodesOfStack(stack);
   const { norm, isBefore, isAfter } = placing(stack);

@@ -1,23 +1,16 @@
-// The computation of one tensor, line by line, with the numbers of the selected words and the shapes of the matrices.
+// The computation of one tensor, line by line, with the numbers of the selected words.
 import { shownToken } from "../../core/model.js";
-import { format } from "../../core/numbers.js";
+import { format, sum } from "../../core/numbers.js";
+import { dot, lengthOf } from "../../core/projection.js";
 import { isOfEncoder } from "./numbers.js";
 
-const length = (strip) => Math.hypot(...strip.values);
-
-function dot(left, right) {
-  let sum = 0;
-  for (let i = 0; i < left.length; i += 1) sum += left[i] * right[i];
-  return sum;
-}
-
+const length = (strip) => lengthOf(strip.values);
 const lengths = (parts) =>
   parts
     .filter(([, strip]) => strip)
     .map(([name, strip]) => `‖${name}‖ = ${format(length(strip))}`)
     .join(", ");
 
-/** [[formula, shapes]] of a node; [] if the box already shows everything. */
 export function derivation(node, { place, strips, scale }) {
   const [part] = node.id.split(".");
   const name = node.id.split(".").at(-1);
@@ -26,8 +19,8 @@ export function derivation(node, { place, strips, scale }) {
   if (name === "hook_out" && scale !== undefined) return normLine(place.stack, scale);
   const product = productsOf(node, place)[name];
   if (product) return [product];
-  const sum = sumsOf(place.stack, strips)[name];
-  return sum ? [[sum[0], lengths([...sum[1], ["sum", strips.get(node.id)]])]] : [];
+  const made = sumsOf(place.stack, strips)[name];
+  return made ? [[made[0], lengths([...made[1], ["sum", strips.get(node.id)]])]] : [];
 }
 
 function normLine({ norm }, scale) {
@@ -122,9 +115,8 @@ function patternLine(name, place, strips) {
   const pattern = strips.get(`${name}.hook_pattern`);
   const { at, words } = pairOf(name, place);
   if (!scores || !pattern) return [];
-  let sum = 0;
-  for (const score of scores.values) sum += Math.exp(score);
+  const whole = sum(Array.from(scores.values, Math.exp));
   const score = scores.values[at];
-  const own = Number.isFinite(score) ? `exp(${format(score)}) / ${format(sum)}` : "exp(−∞)";
-  return [[`${own} = ${format(pattern.values[at])}`, `${words}; ${format(sum)} is the sum over the row's keys`]];
+  const own = Number.isFinite(score) ? `exp(${format(score)}) / ${format(whole)}` : "exp(−∞)";
+  return [[`${own} = ${format(pattern.values[at])}`, `${words}; ${format(whole)} is the sum over the row's keys`]];
 }

@@ -4,17 +4,13 @@ import { format } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
-import { MONO, SANS, dot, frame, line, ring, write } from "../../parts/ink.js";
+import { MONO, SANS, dot, fill, frame, line, ring, tip, write } from "../../parts/ink.js";
 import { fillFitted, Picture, STEPS } from "../../parts/picture.js";
 import { useMore } from "../../parts/scrolled.js";
 import { colourLimit } from "./histogram.js";
 import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
 
-/**
- * graph: {bands, ends, numLayers}; strips: Map of id to {values, kind}; shapes: Map of id to "[21, 256]"; notes: Map
- * of id to a text shown in place of a strip. layer: the open block; open: id of the open tensor. onOpen(id),
- * onLayer(layer), describe(node, cell).
- */
+/** notes: texts shown in place of a strip, by id; layer: the open block; open: id of the open tensor. */
 export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onLayer, describe }) {
   const [hovered, setHovered] = useState(null); // {id, index, cell} or {block}
   const mode = useStore(theme);
@@ -100,7 +96,7 @@ export const nodesOf = ({ bands, ends: [before, behind] }) => [
   ...behind,
 ];
 
-/** The index of the nearest box in that direction; the same index if there is none. */
+/** The nearest box in that direction; the same if there is none. */
 function neighbour(boxes, index, [down, right]) {
   if (index < 0) return 0;
   const centre = (box) => [box.x + box.width / 2, box.y + box.height / 2];
@@ -117,7 +113,7 @@ function neighbour(boxes, index, [down, right]) {
   return best;
 }
 
-/** The range of a tensor's colours: weights from 0 to 1, others symmetric around 0. width: of a row. */
+/** Weights from 0 to 1, others symmetric around 0. width: of a row. */
 export function rangeOf(values, kind, width) {
   if (kind === "sequential") return { low: 0, high: 1 };
   const limit = colourLimit(values, width);
@@ -138,11 +134,9 @@ const outline = (context, { x, y, width, height }, lineWidth, colour) =>
 function drawBox(context, box, { bitmap, shape, note, colours }) {
   const { node, x, y, width, height, strip } = box;
   const room = width - 2 * BOX.pad;
-  context.fillStyle = node.isCopy ? colours.sunk : colours.paper;
-  context.fillRect(x, y, width, height);
+  fill(context, x, y, width, height, node.isCopy ? colours.sunk : colours.paper);
   frame(context, x + 0.5, y + 0.5, width - 1, height - 1, colours.line);
-  context.fillStyle = colours[node.tone];
-  context.fillRect(x, y, width, 3);
+  fill(context, x, y, width, 3, colours[node.tone]);
   context.textAlign = "left";
   context.textBaseline = "alphabetic";
   let at = y + BOX.pad + 12;
@@ -169,8 +163,7 @@ function drawBox(context, box, { bitmap, shape, note, colours }) {
 }
 
 function drawBlock(context, block, isOpen, colours) {
-  context.fillStyle = isOpen ? colours.accent : colours.sunk;
-  context.fillRect(block.x, block.y, block.width, block.height);
+  fill(context, block.x, block.y, block.width, block.height, isOpen ? colours.accent : colours.sunk);
   frame(context, block.x + 0.5, block.y + 0.5, block.width - 1, block.height - 1, isOpen ? colours.accent : colours.muted);
   if (block.width < 14) return;
   const ink = isOpen ? colours["accent-ink"] : colours.ink;
@@ -182,7 +175,6 @@ function drawWire(context, { tone, path, isStream, isUp, isDown, isBent }, colou
   const [[x, y]] = path;
   const [toX, toY] = path.at(-1);
   context.strokeStyle = colour;
-  context.fillStyle = colour;
   context.lineWidth = isStream ? 5 : lineWidth;
   context.beginPath();
   context.moveTo(x, y);
@@ -195,19 +187,8 @@ function drawWire(context, { tone, path, isStream, isUp, isDown, isBent }, colou
     context.bezierCurveTo(bend + 12, y, toX - 14, toY, toX - 4, toY);
   }
   context.stroke();
-  const heading = isUp ? [0, -1] : isDown ? [0, 1] : [1, 0];
-  if (!isStream) drawArrow(context, toX, toY, heading);
+  if (!isStream) tip(context, [toX, toY], isUp ? [0, -1] : isDown ? [0, 1] : [1, 0], 7, 4, colour);
 }
-
-function drawArrow(context, x, y, [right, down]) {
-  context.beginPath();
-  context.moveTo(x, y);
-  context.lineTo(x - right * 7 - down * 4, y - down * 7 - right * 4);
-  context.lineTo(x - right * 7 + down * 4, y - down * 7 + right * 4);
-  context.closePath();
-  context.fill();
-}
-
 function drawPlus(context, { x, y }, colours) {
   dot(context, x, y, 10, colours.raised);
   ring(context, x, y, 10, colours.ink, 1.5);
@@ -215,5 +196,4 @@ function drawPlus(context, { x, y }, colours) {
   line(context, [[x, y - 5], [x, y + 5]], colours.ink, 1.5);
 }
 
-/** "0.123", or "masked" for a value that is not finite. */
 export const cellText = (value) => (Number.isFinite(value) ? format(value) : "masked");

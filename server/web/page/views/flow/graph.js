@@ -1,8 +1,6 @@
-// One block as a graph of tensors, built from the capabilities, so that each model family gets its true picture. A
-// band is one row of the picture: the residual stream runs along its top, and a sublayer's computation is below it. A
-// node is a tensor: {id, title, tone, about, how, column, row}; id is the point's name without stack and layer. Row
-// -1 is the stream; how: the lines of its formula. A wire is [from, to, tone]; adds: ids of the tensors added to the
-// stream. The Flow view draws the graph; the Journey reads its numbers.
+// One block as a graph of tensors, built from the capabilities. A band is a row of the picture: the residual stream along its
+// top, and a sublayer's computation below it. A node is a tensor; id: the point's name without stack and layer; row -1 is the
+// stream. A wire is [from, to, tone]; adds: ids of the tensors added to the stream. Flow draws it, Journey reads its numbers.
 import { stackAt } from "../../core/model.js";
 import {
   NORMS, attentionBand, mlpBand, nodesOfStack, perLayerBand, placing, recurrenceBand, streamsBand, withLaurel,
@@ -12,14 +10,14 @@ const STREAM = -1;
 
 const bareName = (point) => point.name.replace(/^(encoder|decoder)\./, "").replace("blocks.{layer}.", "");
 
-/** The points of a stack by their bare names, only those of this layer. */
+/** By their bare names, only those of this layer. */
 export function pointsOf(capabilities, stackName, layer) {
   const own = capabilities.points.filter((point) => point.stack === stackName);
   const here = own.filter((point) => !point.name.includes("{layer}") || point.layers.includes(layer));
   return new Map(here.map((point) => [bareName(point), point]));
 }
 
-/** The bands of a block in a model with several streams; the first stream is shown. */
+/** Of several streams the first is shown. */
 function bandsOfStreams(stack, points, window, stream) {
   const [pre, seen] = [stream("hook_resid_pre"), stream("hook_predicted", "x + of all streams")];
   const mid = stream("hook_resid_mid", "(x + attention + around) / √2");
@@ -33,7 +31,7 @@ function bandsOfStreams(stack, points, window, stream) {
   ];
 }
 
-/** The bands of one block. encoderOutput: a node, for the cross-attention of a decoder that has one; else null. */
+/** encoderOutput: a node, for the cross-attention of a decoder that has one; else null. */
 function blockBands(whole, points, layer, encoderOutput) {
   const stack = stackAt(whole, layer);
   const node = nodesOfStack(stack);
@@ -81,7 +79,7 @@ function endNodes(stack, points) {
   return [before, behind].map((nodes) => nodes.filter(({ id }) => points.has(id)));
 }
 
-/** {bands, ends, numLayers}; each node has its point, its name in requests, and the name of its norm's scale. */
+/** Each node gets its point, its name in requests, and the name of its norm's scale. */
 export function graphOf(capabilities, stackName, layer, numLayers) {
   const stack = capabilities.stacks[stackName];
   const points = pointsOf(capabilities, stackName, layer);
@@ -104,9 +102,7 @@ export function graphOf(capabilities, stackName, layer, numLayers) {
   };
 }
 
-/**
- * The encoder's output for the decoder: the residual stream after its last block, with the final norm if it has one.
- */
+/** The residual stream after the encoder's last block, with the final norm if it has one. */
 function encoderOutput(capabilities, onWire) {
   const last = capabilities.stacks.encoder.num_layers - 1;
   const own = pointsOf(capabilities, "encoder", last);

@@ -8,7 +8,7 @@ const NUM_BINS = 41;
 const TRIMMED = 0.98; // quantile of a row's sizes, typically at 2.3 times the root mean square
 const BEYOND = 1.5; // times that quantile: the end of the colour scale
 
-/** {norm, mean, deviation, least, most, count} of the finite values: Euclidean length, population deviation. */
+/** Of the finite values. */
 export function statistics(values) {
   let [count, sum, squares] = [0, 0, 0];
   for (const value of values) {
@@ -25,8 +25,8 @@ export function statistics(values) {
 }
 
 /**
- * The limit of the colour scale for signed numbers: the largest size, or one that suits most numbers of the median row:
- * a very large position (often the first) would leave all others white. width: of a row.
+ * The largest size, or one that suits most numbers of the median row: a very large position (often the first) would leave all
+ * others white. width: of a row.
  */
 export function colourLimit(values, width = values.length) {
   const limits = [];
@@ -39,7 +39,6 @@ export function colourLimit(values, width = values.length) {
   return told[(told.length - 1) >> 1] ?? 1;
 }
 
-/** {low, step, counts}: NUM_BINS bins of one width over the finite values. */
 function binned(values) {
   const [low, high] = extent(values);
   const step = (high - low) / NUM_BINS || 1;
@@ -49,7 +48,6 @@ function binned(values) {
   return { low, step, counts };
 }
 
-/** values: of any shape; name: of the saved files. */
 export function Spread({ values, name }) {
   const picture = useRef(null);
   const { low, step, counts } = useMemo(() => binned(values), [values]);

@@ -19,7 +19,6 @@ const boxHeight = (nodes) => PAD * 2 + 15 + LINE * numLines(nodes) + LINE + 4 + 
 
 export const narrowest = (bands) => Math.max(...bands.map((band) => band.columns)) * NARROWEST + 2 * MARGIN;
 
-/** The grid of cells for a strip of n numbers: one row for a few numbers, or several lines. */
 export function stripGrid(count) {
   if (count <= 64) return { columns: count, rows: 1 };
   const columns = Math.ceil(Math.sqrt(4 * count));
@@ -31,7 +30,7 @@ const boxAt = (node, x, y, width, height) => ({
   strip: { x: x + PAD, y: y + height - PAD - STRIP, width: width - 2 * PAD, height: STRIP },
 });
 
-/** The first band: the whole pass, from the embedding through all blocks to the logits. */
+/** The whole pass, from the embedding through all blocks to the logits. */
 function passBand([before, behind], numLayers, columnWidth, numColumns) {
   const height = boxHeight([...before, ...behind]);
   const y = TITLE;
@@ -55,7 +54,6 @@ function passBand([before, behind], numLayers, columnWidth, numColumns) {
   return { boxes, blocks, lines: [{ tone: "ink", path, isStream: true }], bottom: y + height };
 }
 
-/** The layout of a picture of that width: {boxes, blocks, wires, pluses, titles, height}. */
 export function layoutOf({ bands, ends, numLayers }, width) {
   const columnWidth = (numColumns) => Math.max(NARROWEST, Math.min(WIDEST, (width - 2 * MARGIN + GAP) / numColumns));
   const numColumns = Math.max(...bands.map((band) => band.columns));
@@ -103,7 +101,7 @@ function layStream(laid, band, byId, { streamY, left, right }) {
   }
 }
 
-/** A line between boxes: down from the stream, else from side to side, with the bend near the end. */
+/** Down from the stream, else from side to side, with the bend near the end. */
 function wire(from, to, tone) {
   const ids = { tone, from: from.node.id, to: to.node.id };
   const { row, column } = from.node;
@@ -115,7 +113,6 @@ function wire(from, to, tone) {
   return { ...ids, path: [start, [x, end[1]], end], isBent: true };
 }
 
-/** {box, cell} of a place in the picture, or {block}, or null. `countOf(node)`: how many numbers its strip shows. */
 export function found(layout, x, y, countOf) {
   const inside = (area) => x >= area.x && x < area.x + area.width && y >= area.y && y < area.y + area.height;
   const box = layout.boxes.find(inside);

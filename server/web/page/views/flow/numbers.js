@@ -1,19 +1,18 @@
 // The numbers of the flow at the selected positions, with few and small requests.
 import { useLook } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
-import { inputOf, useCapabilities } from "../../core/model.js";
+import { useInput } from "../../core/model.js";
 import { useSelection } from "../../core/state.js";
 import { nodesOf } from "./diagram.js";
 
 const hasAxis = (node, ...axes) => axes.some((axis) => node.point.axes.includes(axis));
 
-/** Whether the tensor belongs to the key's position: keys and values; all others belong to the query's. */
+/** Keys and values belong to the key's position, all others to the query's. */
 export const isOfKey = (node) => hasAxis(node, "kv_head") || node.isEncoderOutput === true;
-/** Whether its positions are the encoder's, in a decoder. */
 export const isOfEncoder = (node) =>
   node.isEncoderOutput === true || (node.id.startsWith("cross_attn.") && hasAxis(node, "kv_head"));
 
-/** The colour scale of a tensor: weights are never below 0, but their differences can be. */
+/** Weights are never below 0, but their differences can be. */
 export const kindOf = (node, isDifference) => (node.id.endsWith("hook_pattern") && !isDifference ? "sequential" : "diverging");
 
 function bodyOf(asked, nodes, positions, heads) {
@@ -24,14 +23,12 @@ function bodyOf(asked, nodes, positions, heads) {
 }
 
 /**
- * {strips, scales, body, error, loading, retry}: strips is a Map of node id to {values, kind} at the chosen query
- * (keys and values: the chosen key), scales a Map of norm id to the norm's divisor; body is the block's request.
- * Logits are omitted because of their number (the vocabulary size).
+ * strips: by node id, at the chosen query (keys and values: the chosen key); scales: the norms' divisors; body: the block's
+ * request. Logits are omitted: there are too many.
  */
 export function useNumbers(graph, { head, keyHead, query, key, encoderKey }) {
   const selection = useSelection();
-  const capabilities = useCapabilities();
-  const asked = inputOf(selection, capabilities);
+  const asked = useInput();
   const nodes = useMemo(() => nodesOf(graph).filter((node) => node.id !== "logits"), [graph]);
   const isReady = selection.text !== "" && query !== null;
   const useNodes = (wanted, position, itsHead) => {

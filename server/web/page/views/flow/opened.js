@@ -2,11 +2,12 @@
 import { useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
-import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
-import { counted, format, grouped, indices } from "../../core/numbers.js";
-import { select, useSelection } from "../../core/state.js";
+import { shownToken, useInput } from "../../core/model.js";
+import { counted, format, grouped, indices, within } from "../../core/numbers.js";
+import { select } from "../../core/state.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
+import { Table } from "../../parts/table.js";
 import { Card, SaveMenu } from "../../parts/tools.js";
 import { derivation } from "./derivation.js";
 import { cellText, rangeOf } from "./diagram.js";
@@ -15,17 +16,15 @@ import { isOfEncoder, isOfKey, kindOf } from "./numbers.js";
 
 const MOST_VALUES = 2_000_000; // 8 MB; of longer tensors the rows around the chosen one
 
-/** The rows to fetch: all, or the rows around `position` that MOST_VALUES allows. */
+/** All, or the rows around `position` that MOST_VALUES allows. */
 function rowsAround(position, count, width) {
   const most = Math.max(1, Math.floor(MOST_VALUES / width));
   if (count <= most) return null;
-  const first = Math.max(0, Math.min(count - most, position - (most >> 1)));
-  return Array.from({ length: most }, (_, i) => first + i);
+  const first = within(count - most, 0, position - (most >> 1));
+  return indices(most, first).map(Number);
 }
 
 export function Opened({ node, place, strips, scale }) {
-  const selection = useSelection();
-  const capabilities = useCapabilities();
   const isMap = node.point.axes.includes("key");
   const ofEncoder = isOfEncoder(node);
   const tokens = ofEncoder ? place.encoderTokens : place.tokens;
@@ -36,18 +35,18 @@ export function Opened({ node, place, strips, scale }) {
   const headAxis = node.point.axes.find((axis) => axis === "head" || axis === "kv_head");
   const head = headAxis === "kv_head" ? place.keyHead : place.head;
   const body = {
-    ...inputOf(selection, capabilities),
+    ...useInput(),
     points: [node.full],
     ...(headAxis ? { heads: head } : {}),
     ...(positions ? { positions } : {}),
     dtype: "float32",
   };
   const answer = useLook("v1/trace", body);
-  const difference = useDifferenceName();
+  const difference = useDifferenceName(" ");
   const array = answer.entry?.arrays[node.full];
   const rows = (positions ?? tokens.map((_, i) => i)).map((i) => ({ index: i, token: tokens[i] }));
   return html`<${Card} class="flow-opened" copy=${{ route: "v1/trace", body }}
-      title=${html`${node.title} <code>${node.full}</code>${difference && ` ${difference}`}`}>
+      title=${html`${node.title} <code>${node.full}</code>${difference}`}>
     <p>${node.about}</p>
     ${!difference && html`<${Derivation} node=${node} place=${place} strips=${strips} scale=${scale} />`}
     ${positions && html`<p class="hint">Rows ${grouped(positions[0])} to ${grouped(positions.at(-1))} of${" "}
@@ -110,14 +109,8 @@ function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosi
         ${beyond === 1 ? " has" : " have"} the colour of the end.</p>`}
     </div>
     <div>
-      <table class="statistics"><caption class="unseen">Statistics</caption>
-        <thead><tr><th scope="col"></th><th scope="col">“${shownToken(rowNames[row] ?? "")}”</th><th scope="col">all
-          rows</th></tr></thead>
-        <tbody>${STATISTICS.map(
-          ([name, title, write = format]) =>
-            html`<tr key=${name}><th scope="row">${title}</th><td>${write(ofRow[name])}</td><td>${write(ofAll[name])}</td></tr>`,
-        )}</tbody>
-      </table>
+      <${Table} class="statistics" aria-label="Statistics" names=${["", `“${shownToken(rowNames[row] ?? "")}”`, "all rows"]}
+        rows=${STATISTICS.map(([name, title, write = format]) => [title, write(ofRow[name]), write(ofAll[name])])} />
       <${Spread} values=${data} name=${node.full} />
     </div>
   </div>`;

@@ -1,14 +1,13 @@
 // The name, the colour and a one-line description of each tensor in the flow.
 import { TERMS } from "../../parts/terms.js";
 
-const NORMS = { rmsnorm: "RMSNorm", layernorm: "LayerNorm" };
 const TURNED = {
   rotary: "Rotated by angles that grow with the position: q·k then depends on how far apart the two words are.",
   normed: "Brought to a standard length before they are compared.",
 };
 const ADDED = "this is added to the residual stream.";
 
-/** [title, tone, about] by the last part of a point's name, or by all of it. */
+/** [title, tone, about] by the last part of a point's name. */
 const WORDS = {
   hook_embed: ["embedding", "ink", "The vector of each token, independent of its context."],
   hook_pos_embed: ["+ position", "ink", "The addition for the position in the text."],
@@ -43,7 +42,7 @@ const WORDS = {
   logits: ["logits", "ink", "A number for every token of the vocabulary: softmax turns them into the probabilities of the next token."],
 };
 
-/** The same by full name, for points with an ambiguous last part. */
+/** By full name, for points with an ambiguous last part. */
 const WHOLE = {
   "conv.hook_in": ["gated in", "ink", "The input of the convolution for each word, kept for the next few words."],
   "delta.hook_in": ["q, k, v", "ink", "Queries, keys and values before the convolution, kept for the next few words."],
@@ -57,7 +56,7 @@ export function wordsOf(id, stack) {
   const name = id.split(".").at(-1);
   if (name === "hook_out" && !(id in WHOLE)) {
     const title = id.startsWith("ln_final") ? "final norm" : id.startsWith("embed") ? "norm" : "n";
-    return { title, tone: "ink", about: TERMS[NORMS[stack.norm]] };
+    return { title, tone: "ink", about: TERMS[stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"] };
   }
   if (name === "hook_rot_q" || name === "hook_rot_k") {
     const isQuery = name.endsWith("q");

@@ -4,10 +4,7 @@ import { Term } from "../../parts/term.js";
 
 const TOO_SHORT = "it is one token long";
 
-/**
- * Names are those of the API; `most` is the largest possible value (null: it depends on the text); `lack` is the
- * reason why a text may give no value.
- */
+/** `most`: the largest possible value (null: it depends on the text); `lack`: why a text may give no value. */
 export const MEASURES = {
   previous_token: {
     title: "Previous token",
@@ -71,7 +68,7 @@ export const MEASURES = {
 
 export const measureNamed = (name, other) => (name in MEASURES ? name : other);
 
-/** [{layer, head, scores: {measure: number}}] of a /v1/heads answer, by layer; a score without a value is NaN. */
+/** By layer; a score without a value is NaN. */
 export function headsOf(entry) {
   const { data } = entry.arrays.scores;
   const count = entry.measures.length;
@@ -85,5 +82,4 @@ export function headsOf(entry) {
   return found;
 }
 
-/** "2.3": layer 2, head 3. */
 export const shortName = ({ layer, head }) => `${layer}.${head}`;

@@ -1,7 +1,7 @@
-// All heads as points of two of their scores. A mark's shape and colour, and the name next to it, identify the layer.
+// All heads as points of two of their scores. Shape and colour of a mark identify its layer.
 import { colourTable } from "../../core/colour.js";
 import { html, useCallback, useMemo } from "../../core/html.js";
-import { format } from "../../core/numbers.js";
+import { format, sum, within } from "../../core/numbers.js";
 import { MONO, line, upwards, write } from "../../parts/ink.js";
 import { Points, placedNames } from "../../parts/points.js";
 import { MEASURES, shortName } from "./measures.js";
@@ -9,19 +9,15 @@ import { MEASURES, shortName } from "./measures.js";
 const MARGIN = { left: 58, right: 22, top: 18, bottom: 46 };
 const NUM_TICKS = 5;
 const RADIUS = 5.5;
-const REACH = 18; // CSS pixels within which a point is pointed at
+const REACH = 18;
 
-/** The next larger number that divides into round ticks. */
 function roundedUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 7.5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
 }
 
-/**
- * The axis of a measure, {low, end}: up to the rounded largest score, at most to the largest possible one; for
- * differences, symmetric around 0.
- */
+/** Up to the rounded largest score, at most to the largest possible one; for differences, symmetric around 0. */
 function axisOf(measure, heads, isDifference) {
   const scores = heads.map((each) => each.scores[measure]).filter(Number.isFinite);
   const largest = Math.max(0, ...(isDifference ? scores.map(Math.abs) : scores));
@@ -32,7 +28,7 @@ function axisOf(measure, heads, isDifference) {
 const shareOf = (score, { low, end }) => (score - low) / (end - low);
 const tickOf = (share, { low, end }) => low + (end - low) * share;
 
-/** The colour of a layer: the sequential scale without its palest end. */
+/** The sequential scale without its palest end. */
 export function layerColour(layer, numLayers, mode) {
   const table = colourTable("sequential", mode);
   const i = Math.round(100 + (numLayers < 2 ? 0.6 : layer / (numLayers - 1)) * 130) * 3;
@@ -49,7 +45,6 @@ const CORNERS = [
   CROSS,
 ];
 
-/** The mark of a layer, its path in the context: circle, square, triangle, diamond, cross, and again. */
 export function markPath(context, layer, x, y, radius) {
   const corners = CORNERS[layer % CORNERS.length];
   context.beginPath();
@@ -84,7 +79,7 @@ function drawMarks(context, points, numLayers, { width, height, colours, mode })
     context.fill();
     context.stroke();
   }
-  const mean = (name) => points.reduce((sum, point) => sum + point[name], 0) / points.length;
+  const mean = (name) => sum(points.map((point) => point[name])) / points.length;
   const [centreX, centreY] = [mean("x"), mean("y")];
   const away = ({ x, y }) => Math.hypot(x - centreX, y - centreY);
   const named = points.map((point) => ({ ...point, names: [shortName(point)] })).sort((a, b) => away(b) - away(a));
@@ -100,12 +95,9 @@ function drawCross(context, { x, y }, { height, colours }) {
   context.globalAlpha = 1;
 }
 
-const heightOf = (width) => Math.round(Math.max(320, Math.min(560, width * 0.7)));
+const heightOf = (width) => Math.round(within(width * 0.7, 320, 560));
 
-/**
- * heads: of headsOf; x, y: names of measures; chosen: {layer, head}; onPick(head). A head without one of the two
- * scores is not drawn.
- */
+/** x, y: names of measures; a head without one of the two scores is not drawn. */
 export function Scatter({ heads, x, y, isDifference = false, chosen, numLayers, onPick }) {
   const axes = useMemo(
     () => ({ x: axisOf(x, heads, isDifference), y: axisOf(y, heads, isDifference) }),
@@ -142,7 +134,7 @@ export function Scatter({ heads, x, y, isDifference = false, chosen, numLayers, 
     describe=${(index) => describe(placed[index])} />`;
 }
 
-/** The index of the head with the next larger (or smaller) score; heads with equal scores in their order. */
+/** The next larger (or smaller) score; heads with equal scores in their order. */
 function next(placed, from, measure, isUp) {
   const order = placed.map((_, i) => i).sort((a, b) => placed[a].scores[measure] - placed[b].scores[measure] || a - b);
   return order[Math.max(0, Math.min(order.length - 1, order.indexOf(from) + (isUp ? 1 : -1)))];

@@ -1,9 +1,9 @@
-// The ways on from Home: three buttons that keep the text, and links to pictures that a reader would not find soon.
+// The ways on from Home: three buttons that keep the text, and links to some pictures.
 import { html } from "../../core/html.js";
 import { lackOf, useCapabilities } from "../../core/model.js";
 import { linkTo, select, useSelection } from "../../core/state.js";
 
-/** place: the fields of the state for the head of the picture and its pair of words; undefined before they have come. */
+/** place: the head of the picture and its pair of words; undefined before they have come. */
 export function Ways({ text, place }) {
   const capabilities = useCapabilities();
   const { change_open: isOpen } = useSelection();
@@ -19,7 +19,7 @@ export function Ways({ text, place }) {
   return html`<nav class="home-ways" aria-label="Ways on">${ways.map(([route, name, about, fields], i) => {
     const lack = lackOf(capabilities, route);
     const opens = "change_open" in fields && { id: "change", "aria-expanded": isOpen }; // gets the focus when the drawer closes
-    return html`<button type="button" class=${i ? "" : "primary"} ...${opens || {}} disabled=${Boolean(lack)} title=${lack ?? about}
+    return html`<button class=${i ? "" : "primary"} ...${opens || {}} disabled=${Boolean(lack)} title=${lack ?? about}
       onClick=${() => select({ text, ...fields }, { remember: true })}><b>${name}</b><span>${about}</span></button>`;
   })}</nav>`;
 }

@@ -1,28 +1,24 @@
 // The picture of Home: the text's words, lines from the words to the one that looks at them, and from it to the bars.
-import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../../core/html.js";
+import { classes, html, useLayoutEffect, useRef, useState } from "../../core/html.js";
 import { percent } from "../../core/numbers.js";
 import { Bars } from "../../parts/bars.js";
+import { useWidth } from "../../parts/picture.js";
 import { shownOf } from "./words.js";
 
-const SHORT = 60; // characters of a text in larger type
-const LEAST = 0.02; // weights below it, and probabilities, have no line and no number
+const SHORT = 60;
+const LEAST = 0.02;
 const SMALLEST = 0.0005; // share that is written
-const [THIN, THICK] = [1.5, 9]; // CSS pixels of a line
+const [THIN, THICK] = [1.5, 9];
 
 /**
- * words: see words.js; weights: one for each, or null; from: the index of the word that looks, -1: it is not among
- * them; unused: of the first word if heads give it their unused weight, else -1; rows, columns: of the bars, as `Bars`
- * has them, or null; onPick(index): a click on a bar; isPaused: whether nothing moves.
+ * weights: one for each word, or null; from: the index of the word that looks, or -1; unused: of the first word if heads give it
+ * their unused weight, else -1; rows, columns, onPick: of the bars.
  */
 export function Picture({ words, weights, from, unused, rows, columns, onPick, isPaused, children }) {
   const box = useRef(null);
   const [lines, setLines] = useState([]);
   const [width, setWidth] = useState(0);
-  useEffect(() => {
-    const observer = new ResizeObserver(([entry]) => setWidth(entry.contentRect.width));
-    observer.observe(box.current);
-    return () => observer.disconnect();
-  }, []);
+  useWidth(box, setWidth);
   const { begin: start, end } = shownOf(words, weights ? from : words.length - 1);
   const shown = words.slice(start, end);
   useLayoutEffect(() => setLines(linesOf(box.current, { weights, start, end, from, unused, rows })),
@@ -49,7 +45,7 @@ function Word({ text, share = 0, isFrom, isFirst }) {
     <small>${share >= LEAST ? percent(share, 2) : ""}</small></span>`;
 }
 
-/** [{id, d, size, kind}]: the lines as paths, from the places of the elements; size: 0 to 1, of their width. */
+/** The lines as paths, from the places of the elements; size: 0 to 1. */
 function linesOf(box, { weights, start, end, from, unused, rows }) {
   const edge = box.getBoundingClientRect();
   const placeOf = (element) => {
@@ -77,14 +73,14 @@ function linesOf(box, { weights, start, end, from, unused, rows }) {
   return [...arcs, ...fan];
 }
 
-/** An arc above the words, from one to another, higher for a longer way; within the space above the first line. */
+/** Higher for a longer way; within the space above the first line. */
 function arcOf(from, to) {
   const top = Math.max(4, Math.min(from.top, to.top) - 30 - Math.abs(to.x - from.x) * 0.45);
   const by = (to.x - from.x) * 0.12;
   return `M${from.x} ${from.top}C${from.x + by} ${top} ${to.x - by} ${top} ${to.x} ${to.top}`;
 }
 
-/** From the word to a bar at its right: in the free space of its line, or below it if other words follow. */
+/** To a bar at the right: in the free space of the line, or below it if other words follow. */
 function fanOf({ x, right, y, bottom }, bar, isLast, edge) {
   const [from, level, begin] = isLast ? [right, y, `M${right} ${y}`] : [x + 40, bottom + 40, `M${x} ${bottom}q0 40 40 40`];
   const bend = Math.min(160, (bar.left - Math.max(from, edge)) / 2);

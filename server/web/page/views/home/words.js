@@ -7,11 +7,7 @@ const ENDS = /[\p{L}\p{M}\p{N}]$/u;
 // Scripts without spaces between words: each token stays a word of its own.
 const UNSPACED = /[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]/u;
 
-/**
- * The words of a text: [{text, first, end, isWord}], `first` and `end` (exclusive) are positions of tokens. Tokens of
- * letters without a space between them are one word. isWord: whether it has letters or digits and is in the text:
- * special tokens are not. offsets: the span [begin, end) of each token, in characters.
- */
+/** [{text, first, end, isWord}]: tokens of letters without a space between them are one word. Special tokens are no words. */
 export function wordsOf(tokens, offsets, text) {
   const characters = Array.from(text);
   const cut = (begin, end) => characters.slice(begin, end).join("");
@@ -36,7 +32,7 @@ export function wordsOf(tokens, offsets, text) {
 
 const mostWords = () => (innerWidth < 600 ? 16 : 32);
 
-/** {begin, end}: the shown words of a long text, around the one that looks (-1: it is in another text). */
+/** Around the one that looks (-1: it is in another text). */
 export function shownOf(words, from) {
   const most = mostWords();
   const end = Math.min(words.length, Math.max(most, from + most / 4));
@@ -44,11 +40,9 @@ export function shownOf(words, from) {
 }
 
 /**
- * {layer, head, weights, best, key} of the head that looks most strongly at one word: the largest weight in the upper
- * half of the layers, where heads follow meaning more than places. Left out are words that are not shown, the first
- * token, to which heads of a decoder give their unused weight, the word that looks, its neighbours, and signs. weights:
- * of each word, the sum of its tokens; best: the index of the word; key: the position of its strongest token. entry: an
- * answer of /v1/attention for one query; from: the index of the word that looks, -1 if it is in another text.
+ * The largest weight in the upper half of the layers, where heads follow meaning more than places. Left out are words that are
+ * not shown, the first token, which often gets unused weight, the word that looks, its neighbours, and signs. key: the position
+ * of the word's strongest token. from: the index of the word that looks, -1 if it is in another text.
  */
 export function strongestHead(entry, words, from) {
   const { layers, heads, shape, arrays: { attention: { data } } } = entry;

@@ -1,7 +1,7 @@
 // The data of the journey: a few looks at one layer and head, for the words around the selected pair.
 import { useLook, useJson } from "../../core/fetching.js";
 import { useMemo, useRef } from "../../core/html.js";
-import { clamp, inputOf, stackAt, useCapabilities, useHead } from "../../core/model.js";
+import { clamp, stackAt, useCapabilities, useHead, useInput } from "../../core/model.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 import { useStrongestPair } from "../../core/strongest.js";
@@ -10,11 +10,11 @@ import { nodesOf } from "../flow/diagram.js";
 import { graphOf, pointsOf } from "../flow/graph.js";
 import { useNumbers } from "../flow/numbers.js";
 
-const MOST_WORDS = 24; // rows and columns of the grid; a longer text shows only those up to the chosen ones
-const TOP = 5; // likeliest tokens
+const MOST_WORDS = 24; // a longer text shows only those up to the chosen ones
+const TOP = 5;
 const ROWS = ["hook_embed", "hook_pos_embed", "hook_resid_pre", "ln1.hook_out"];
 
-/** The drawn positions: all of a short text, else a range with the query and, if possible, the key. */
+/** All positions of a short text, else a range with the query and, if possible, the key. */
 export function windowOf(count, query, key) {
   const size = Math.min(count, MOST_WORDS);
   const last = Math.max(query, key);
@@ -23,7 +23,6 @@ export function windowOf(count, query, key) {
   return Array.from({ length: size }, (_, i) => end - size + i);
 }
 
-/** The selection as positions and names that exist: {isReady, stackName, stack, …}. */
 function usePlace() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -42,7 +41,6 @@ function usePlace() {
   return { place, error: sequences.error, isPair: capabilities.kind === "encoder-decoder" };
 }
 
-/** {data, body, error, loading, retry}: the data of the scene and its sentences, and the request to copy. */
 export function useJourney() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -53,7 +51,8 @@ export function useJourney() {
   const shown = useMemo(() => (isReady ? windowOf(tokens.length, query, key) : []), [tokens.length, query, key]);
   const full = (id, at = layer) => points.get(id)?.name.replace("{layer}", at);
   const numbers = useNumbers(graph, place);
-  const of = (more) => ({ ...inputOf(selection, capabilities), ...more });
+  const given = useInput();
+  const of = (more) => ({ ...given, ...more });
   const hasNormBefore = placing(place.stack).isBefore; // otherwise the norm comes later, on a sum
   const body = of({ ...(isPair && { part: stackName }), layer, head, query_position: query });
   const explain = useLook(isReady ? "v1/explain" : null, body);

@@ -1,19 +1,20 @@
 // The journey as a film: the layout, the stops, and `paint`, which draws any moment of it on any context.
+import { lengthOf, rowOf } from "../../core/projection.js";
+import { SANS, fill } from "../../parts/ink.js";
 import { rangeOf } from "../flow/diagram.js";
-import { mixed, productsOf, weightsAt } from "./attention.js";
+import { mixed, pairsOf, weightsAt } from "./attention.js";
 import { arrival, cameraBetween, cameraOver, eased } from "./camera.js";
 import { framesOf, layoutOf } from "./layout.js";
 import { paintAttention } from "./paint_attention.js";
 import { paintStream } from "./paint_stream.js";
 import { paintWords } from "./paint_words.js";
-import { Pen, SANS } from "./pen.js";
-import { lengthOf, stopsOf } from "./stops.js";
+import { Pen } from "./pen.js";
+import { stopsOf } from "./stops.js";
 
 const CAPTION = 36; // CSS pixels
 
-/** The film for the data (see data.js), at a temperature of the attention and in a theme. */
 export function filmOf(data, temperature, mode) {
-  const products = productsOf(data);
+  const products = pairsOf(data);
   const { numKeys } = products;
   const { explain, shown, query, stack, results } = data;
   const weights = weightsAt(products, explain.softmax.sink, temperature);
@@ -22,8 +23,6 @@ export function filmOf(data, temperature, mode) {
   const { k, v, z } = explain.arrays;
   // the MLP's neurons, or the experts' weights of a mixture
   const inner = ["mlp.hook_post", "mlp.hook_expert_weights"].find((id) => data.nodes.has(id)) ?? "hook_mlp_out";
-  /** Row i of an array's last axis. */
-  const rowOf = ({ data: numbers, shape }, i) => numbers.subarray(i * shape.at(-1), (i + 1) * shape.at(-1));
   const headRows = results && Array.from({ length: stack.num_heads }, (_, head) => rowOf(results, head));
   const valueRows = new Map(shown.map((key) => [key, rowOf(v, key)])); // one array for each, for the cache of heatOf
   const film = {
@@ -45,10 +44,7 @@ export function filmOf(data, temperature, mode) {
   return Object.assign(film, { stops, indexOf, frames: framesOf(film.layout) });
 }
 
-/**
- * Draw one moment. progress: 0 at the first stop, a whole number at each stop. aside: {x, y, zoom}, the user's pan
- * and zoom relative to the stop's frame; hasCaption: with the stop's title below it.
- */
+/** progress: a whole number at each stop. aside: {x, y, zoom}, the user's pan and zoom; hasCaption: with the stop's title. */
 export function paint(context, film, progress, { width, height, colours, aside = { x: 0, y: 0, zoom: 1 }, hasCaption = false }) {
   const { stops, frames } = film;
   const size = { width, height: hasCaption ? height - CAPTION : height };
@@ -61,8 +57,7 @@ export function paint(context, film, progress, { width, height, colours, aside =
   });
   film.pen = pen; // converts a point of the picture to the scene
   film.shareOf = (id) => eased(arrival(at, film.indexOf(id)));
-  context.fillStyle = colours.paper;
-  context.fillRect(0, 0, width, height);
+  fill(context, 0, 0, width, height, colours.paper);
   paintWords(pen, film);
   paintAttention(pen, film);
   paintStream(pen, film);
@@ -75,5 +70,4 @@ export function paint(context, film, progress, { width, height, colours, aside =
   context.fillText(`${stop + 1}. ${stops[stop].title}`, 14, height - CAPTION / 2);
 }
 
-/** A stop in words. */
 export const described = (film, i) => `${i + 1}. ${film.stops[i].title}. ${film.stops[i].says}`;

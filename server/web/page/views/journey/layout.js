@@ -1,22 +1,22 @@
 // Layout of the journey: one plane in units of its own. Two rows, each left to right in the order of the computation.
+import { within } from "../../core/numbers.js";
+
 const GAP = 60; // between successive boxes
-const STRIP = 34; // the height of one vector
-const WIDE = 220; // of a vector of the stream
+const STRIP = 34;
+const WIDE = 220;
 export const MOST_TOKENS = 24; // of the encoder's, under the cross-attention
 const MOST_CELLS = 7; // rows and columns of the grid around a pair, with their numbers
 export const NAMES = 84; // room for words left of a matrix or above it
 export const BARS_NAMES = 64; // below the weights
 
-const within = (value, low, high) => Math.max(low, Math.min(high, value));
 const box = (x, y, width, height) => ({ x, y, width, height });
-/** The smallest rectangle around the given ones. */
 export function around(boxes) {
   const [left, top] = ["x", "y"].map((side) => Math.min(...boxes.map((one) => one[side])));
   return box(left, top, Math.max(...boxes.map((one) => one.x + one.width)) - left,
     Math.max(...boxes.map((one) => one.y + one.height)) - top);
 }
 
-/** {row: the height of a word's line, boxes: by name, turn: the height at which lines go back to the second row, …} */
+/** row: the height of a word's line; turn: the height at which lines go back to the second row. */
 export function layoutOf(data) {
   const numRows = data.shown.length;
   const row = within(440 / numRows, 20, 70);
@@ -51,7 +51,7 @@ export function layoutOf(data) {
   return { row, turn, tall, boxes, queryRow, keyColumn };
 }
 
-/** Place the second row: all heads, the sums, the neurons, the other blocks, the next word. */
+/** All heads, the sums, the neurons, the other blocks, the next word. */
 function placeStream(data, boxes, next, middle) {
   const headTall = within(420 / data.stack.num_heads, 8, 70) * data.stack.num_heads;
   const column = (width, height, y = 0) => next(width, 90, middle + y, height);
@@ -82,7 +82,6 @@ function placeStream(data, boxes, next, middle) {
   boxes.words = box(boxes.end.x, middle + 160, 440, 270);
 }
 
-/** The subject of each stop: the rectangle that the camera shows. */
 export function framesOf({ row, boxes, queryRow, keyColumn }) {
   const { grid, bars, after, mlp, v, cross, add } = boxes;
   const of = (...names) => around(names.map((name) => boxes[name]).filter(Boolean));
@@ -92,7 +91,7 @@ export function framesOf({ row, boxes, queryRow, keyColumn }) {
   const cells = Math.min(MOST_CELLS, Math.round(grid.height / row));
   const first = (at) => within(at - Math.floor(cells / 2), 0, Math.round(grid.height / row) - cells) * row;
   const side = cells * row + NAMES;
-    return {
+  return {
     model: around(Object.values(boxes)),
     tokens: of("text", "tokens"),
     embedding: of("tokens", "embed", "position"),

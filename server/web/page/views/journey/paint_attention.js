@@ -6,23 +6,22 @@ import { heatOf } from "./heat.js";
 import { BARS_NAMES, NAMES } from "./layout.js";
 import { paintCells, paintMatrix, paintNames, paintPart, paintTitle } from "./paint_words.js";
 
-const NUMBERED = 40; // smallest cell, in CSS pixels, that shows its number
+const NUMBERED = 40; // CSS pixels of the smallest cell with its number
 const PERCENT = 50; // smallest column with its share
-const SEPARATE = 12; // smallest line, in CSS pixels, with its name
+const SEPARATE = 12; // smallest line with its name
 
 const TITLES = [["softmax", "Attention pattern"], ["mask", "Masked scores"], ["scale", "Scores"], ["dots", "Query · key"]];
 
-/** {softmax, mask, scale, dots}: the completion of each change of the grid, 0 to 1. */
+/** The completion of each change of the grid, 0 to 1. */
 const stageOf = (film) => Object.fromEntries(TITLES.map(([id]) => [id, film.shareOf(id)]));
 
-/** The text of a cell's number at a stage. */
 function writtenAt({ products: { dots, scaled, scores, isMasked }, weights }, stage, cell) {
   if (stage.softmax > 0.5) return isMasked[cell] ? "0" : percent(weights[cell]);
   if (stage.mask > 0.5) return isMasked[cell] ? "−∞" : format(scores[cell], 3);
   return format((stage.scale > 0.5 ? scaled : dots)[cell], 3);
 }
 
-/** A dot for each pair, with the size of its product, then of its weight; masked pairs are hatched. */
+/** A dot for each pair, of its product, then of its weight; masked pairs are hatched. */
 function paintGrid(pen, film, stage) {
   const { data, layout, products, weights } = film;
   const { row, boxes: { grid } } = layout;
@@ -47,7 +46,7 @@ function paintGrid(pen, film, stage) {
   pen.edge(grid, "line");
 }
 
-/** The numbers of large cells, and the words' names: at the picture's edge where the grid's own edge is out of view. */
+/** The numbers of large cells, and the words' names, at the picture's edge where the grid's is out of view. */
 function paintGridNames(pen, film, stage) {
   const { data, layout: { row, boxes: { grid } }, products } = film;
   const isSeen = row * pen.scale >= SEPARATE && pen.sees(grid);
@@ -78,7 +77,6 @@ function paintChosen(pen, { layout }) {
   if (keyColumn >= 0) pen.edge(grid.x + keyColumn * row, grid.y, row, grid.height, "key", 2);
 }
 
-/** The weights of the query as columns under the grid, which sum to 1, and the words' names. */
 function paintBars(pen, film) {
   const { data, layout, rowWeights } = film;
   const { row, boxes: { bars } } = layout;
@@ -140,7 +138,7 @@ function paintValues(pen, film, share) {
   pen.text("z, the sum", middle, sum.y - 16, { size: 16, align: "center", colour: "value", weight: "600 " });
 }
 
-/** Queries as lines left of the grid, keys as columns above it: each crossing is a product. */
+/** Each crossing of a query's line and a key's column is a product. */
 function paintSides(pen, film, share) {
   const { data, layout } = film;
   const { row, boxes: { k } } = layout;

@@ -1,16 +1,15 @@
 // Drawing of the journey's second row: all heads, sums, neurons, other blocks, the next word.
 import { shownToken } from "../../core/model.js";
 import { counted, format, percent } from "../../core/numbers.js";
+import { MONO } from "../../parts/ink.js";
 import { between } from "./camera.js";
 import { heatOf } from "./heat.js";
 import { MOST_TOKENS } from "./layout.js";
 import { paintBlocks, paintPart, paintTitle } from "./paint_words.js";
-import { MONO } from "./pen.js";
 
 const ASPECT = 2.5; // of the neurons' picture
-const ROWS_OF_BLOCKS = 8; // blocks per row, after this one
+const ROWS_OF_BLOCKS = 8;
 
-/** The vector at a point as a line of cells; an empty box before its numbers arrive. */
 function paintStrip(pen, { vector, mode, formula }, box, id, { title = formula(id), tone = "ink", share = 1, sign = "" } = {}) {
   const values = vector(id);
   pen.rect(box, "sunk");
@@ -21,9 +20,9 @@ function paintStrip(pen, { vector, mode, formula }, box, id, { title = formula(i
 }
 
 const middleOf = (box) => box.x + box.width / 2;
-/** Points from one to another: across to `bend`, up or down, and across again. */
+/** Across to `bend`, up or down, and across again. */
 const stepped = ([x, y], [toX, toY], bend) => [[x, y], [bend, y], [bend, toY], [toX, toY]];
-/** An arrow from a box down to the one below it, with space for its title. */
+/** An arrow down to the box below, with space for its title. */
 const fall = (pen, from, to, colour) =>
   pen.line([[middleOf(to), from.y + from.height + 4], [middleOf(to), to.y - 27]], colour, { thickness: 4, isArrow: true });
 
@@ -35,8 +34,7 @@ function paintHeads(pen, film) {
   const step = heads.height / count;
   const wide = heads.width * 0.5;
   const longest = lengths ? Math.max(...lengths, 1e-9) : 1;
-  paintPart(pen, heads, `${count} heads`);
-  paintTitle(pen, heads, `All ${count} heads through W_O`);
+  paintTitle(pen, heads, `All ${count} heads through W_O`, { part: `${count} heads` });
   pen.text("length", heads.x + heads.width, heads.y - 12, { size: 14, align: "right", colour: "muted" });
   const own = heads.y + (data.head + 0.5) * step;
   const [right, level] = [z.x + z.width + 46, z.y + z.height / 2];
@@ -59,7 +57,6 @@ function paintHeads(pen, film) {
   paintStrip(pen, film, sum, "hook_attn_out", { tone: "value" });
 }
 
-/** The residual stream: from the block's entry to each sum, and on to the next word. */
 function paintLane(pen, film) {
   const { layout: { boxes, row, queryRow, turn } } = film;
   const stream = (points) => pen.line(points, "ink", { thickness: 7, alpha: 0.55, isArrow: true });
@@ -80,8 +77,7 @@ function paintLane(pen, film) {
 function paintAdd(pen, film) {
   const { data, layout: { boxes } } = film;
   if (!boxes.add) return;
-  paintPart(pen, boxes.add, "Sum");
-  paintTitle(pen, boxes.add, "Added to the stream");
+  paintTitle(pen, boxes.add, "Added to the stream", { part: "Sum" });
   const entry = data.strips.has("hook_predicted") ? "hook_predicted" : "hook_resid_pre";
   paintStrip(pen, film, boxes.add_x, entry, { title: "x, as the block found it" });
   paintStrip(pen, film, boxes.add_heads, "hook_attn_out", { title: "output of the heads", tone: "value", sign: "+" });
@@ -90,7 +86,7 @@ function paintAdd(pen, film) {
   });
 }
 
-/** The encoder above, and the weights from the decoder's word to each of its words. */
+/** The weights from the decoder's word to each of the encoder's. */
 function paintCross(pen, film) {
   const { data, layout: { boxes } } = film;
   if (!boxes.cross) return;
@@ -124,8 +120,7 @@ function paintCross(pen, film) {
 function paintNeurons(pen, film) {
   const { data, layout: { boxes } } = film;
   const share = film.shareOf("mlp");
-  paintPart(pen, boxes.mlp, "MLP");
-  paintTitle(pen, boxes.mlp, "MLP");
+  paintTitle(pen, boxes.mlp, "MLP", { part: "MLP" });
   const normed = data.strips.has("ln2.hook_out");
   const entry = normed ? "ln2.hook_out" : data.strips.has("hook_resid_mid") ? "hook_resid_mid" : "hook_resid_pre";
   paintStrip(pen, film, boxes.mlp_in, entry, normed ? {} : { title: "x" });
@@ -153,19 +148,18 @@ function paintAfter(pen, film) {
   const { data, layout: { boxes } } = film;
   if (!boxes.after) return;
   const layers = Array.from({ length: data.numLayers - 1 - data.layer }, (_, i) => data.layer + 1 + i);
-  paintPart(pen, boxes.after, counted(layers.length, "block"));
-  paintTitle(pen, boxes.after, data.lens ? "More blocks, with the lens's word" : "More blocks");
+  const title = data.lens ? "More blocks, with the lens's word" : "More blocks";
+  paintTitle(pen, boxes.after, title, { part: counted(layers.length, "block") });
   const marks = data.lens && layers.map((layer) => shownToken(data.lens.top_tokens[layer + 1][0][0]));
   paintBlocks(pen, boxes.after, layers, { marks, most: ROWS_OF_BLOCKS });
 }
 
-/** The final norm, and the likeliest tokens in named columns; for a model without a head, the vector. */
+/** For a model without a head, the vector. */
 function paintEnd(pen, film) {
   const { data, layout: { boxes } } = film;
   const { end, end_in: strip, words } = boxes;
   const share = film.shareOf("next");
-  paintPart(pen, end, film.endTitle);
-  paintTitle(pen, end, film.endTitle);
+  paintTitle(pen, end, film.endTitle, { part: film.endTitle });
   const normed = data.strips.has("ln_final.hook_out");
   paintStrip(pen, film, strip, normed ? "ln_final.hook_out" : "hook_resid_post", normed ? {} : { title: "x out" });
   if (!data.next) return;

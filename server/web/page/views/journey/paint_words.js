@@ -3,18 +3,15 @@ import { shownToken } from "../../core/model.js";
 import { format } from "../../core/numbers.js";
 import { heatOf } from "./heat.js";
 import { NAMES } from "./layout.js";
-import { MONO, fitted, linesOf } from "./pen.js";
+import { MONO } from "../../parts/ink.js";
+import { fitted, linesOf } from "./pen.js";
 
 const FAR = 0.33; // CSS pixels per unit of the scene: below it each part has one name
 const CLEAR = 12; // CSS pixels from the middle of a title to its box
 
-/** The colour of a word: blue for the query, orange for the key. */
 const toneOf = (data, position) => (position === data.query ? "query" : position === data.key ? "key" : "ink");
 
-/**
- * The words' names: one a line, right-aligned at x, or with isUpright above the columns that begin at x; only the selected
- * ones and some others where lines are close. from: lines at smaller coordinates have no name.
- */
+/** One a line, right-aligned at x, or with isUpright above the columns; where lines are close only some. from: none is nearer. */
 export function paintNames(pen, { data, layout: { row } }, x, y, { isUpright = false, room = NAMES - 8, from = 0 } = {}) {
   const step = Math.max(1, Math.ceil(12 / (row * pen.scale)));
   data.shown.forEach((position, i) => {
@@ -28,22 +25,20 @@ export function paintNames(pen, { data, layout: { row } }, x, y, { isUpright = f
   });
 }
 
-/** The title above a box, unless the zoom is small. */
-export function paintTitle(pen, box, title, { shape = "", tone = "ink", gap = 16 } = {}) {
-  if (pen.scale < FAR) return;
+/** Above a box; part: the title at a small zoom. */
+export function paintTitle(pen, box, title, { shape = "", tone = "ink", gap = 16, part = "" } = {}) {
+  if (pen.scale < FAR) return paintPart(pen, box, part);
   const y = box.y - Math.max(CLEAR / pen.scale, Math.min(gap, 2 * CLEAR / pen.scale)); // letters do not grow with the box
   pen.text(title, box.x, y, { size: 21, colour: tone, weight: "600 ", isAlways: true });
-  pen.text(shape, box.x + box.width, y, { size: 13, align: "right", colour: "muted", family: MONO });
+  return pen.text(shape, box.x + box.width, y, { size: 13, align: "right", colour: "muted", family: MONO });
 }
 
-/** The name of a part of the scene, at a small zoom. */
 export function paintPart(pen, box, name) {
   if (pen.scale < FAR) pen.text(name, box.x, box.y - CLEAR / pen.scale, { size: 46, weight: "600 ", isAlways: true });
 }
 
 const DIGITS = [40, 14]; // CSS pixels of a cell with space for its number
 
-/** The numbers in a matrix's cells, if these are large enough. */
 export function paintCells(pen, box, rows, columns, valueAt) {
   const [wide, tall] = [box.width / columns, box.height / rows];
   if (wide * pen.scale < DIGITS[0] || tall * pen.scale < DIGITS[1]) return;
@@ -57,7 +52,7 @@ export function paintCells(pen, box, rows, columns, valueAt) {
   }
 }
 
-/** A matrix with a line for each word; share: the part that is drawn, from the left. */
+/** A line for each word; share: the part that is drawn, from the left. */
 export function paintMatrix(pen, film, name, array, title, share = 1) {
   const { data, layout: { row, boxes } } = film;
   const box = boxes[name];
@@ -74,12 +69,10 @@ export function paintMatrix(pen, film, name, array, title, share = 1) {
   }
 }
 
-/** The text in lines, and its tokens below each other. */
 function paintTokens(pen, film) {
   const { data, layout: { row, boxes: { text, tokens } } } = film;
-  paintTitle(pen, text, "Text");
+  paintTitle(pen, text, "Text", { part: "Text to vectors" });
   paintTitle(pen, tokens, "Tokens");
-  paintPart(pen, text, "Text to vectors");
   pen.rect(text, "raised");
   pen.edge(text, "line");
   const letters = Math.max(22, 11 / pen.scale); // units of the scene
@@ -100,7 +93,7 @@ function paintTokens(pen, film) {
   paintNames(pen, film, tokens.x + tokens.width - 8, 0, { room: 116 });
 }
 
-/** Blocks as upright bars with their numbers, in rows; marks: text in each. */
+/** Upright bars with their numbers, in rows; marks: text in each. */
 export function paintBlocks(pen, box, layers, { marks = null, colour = "accent", most = Infinity } = {}) {
   const numRows = Math.ceil(layers.length / Math.min(most, layers.length));
   const step = box.width / Math.ceil(layers.length / numRows);
@@ -123,7 +116,7 @@ export function paintBlocks(pen, box, layers, { marks = null, colour = "accent",
 
 export function paintWords(pen, film) {
   const { data, layout: { boxes, row, queryRow } } = film;
-  /** A line between two boxes, in the row of the query. */
+  /** In the row of the query. */
   const flow = (from, to, sign = "", back = 6) => {
     const y = (queryRow + 0.5) * row;
     const [start, end] = [boxes[from].x + boxes[from].width, boxes[to].x];
@@ -142,8 +135,7 @@ export function paintWords(pen, film) {
   const last = boxes.position ? "position" : "embed";
   if (boxes.before) {
     const name = data.layer === 1 ? "Block 0" : `Blocks 0 to ${data.layer - 1}`;
-    paintTitle(pen, boxes.before, name);
-    paintPart(pen, boxes.before, name.replace(" to ", "–"));
+    paintTitle(pen, boxes.before, name, { part: name.replace(" to ", "–") });
     paintBlocks(pen, boxes.before, Array.from({ length: data.layer }, (_, i) => i));
     flow(last, "before");
   }

@@ -1,7 +1,5 @@
 // Draws in scene coordinates with the methods of SvgContext: on a canvas or in a saved file.
-
-const MONO = "ui-monospace, monospace";
-const SANS = "system-ui, sans-serif";
+import { MONO, SANS, fill, frame, line, tip, upwards } from "../../parts/ink.js";
 const SMALLEST = 10; // CSS pixels of any letter
 const THICKEST = 7; // CSS pixels of any line
 const HIDDEN = 7.5; // a text that would be smaller than this is left out
@@ -10,7 +8,6 @@ const APART = 1; // CSS pixels between two texts
 
 const widths = new Map(); // of texts at 10 px, by font and text
 
-/** The width of a text in CSS pixels, cached for the next frames. */
 function widthOf(context, text, size, family = SANS, weight = "") {
   const key = `${weight}${family}${text}`;
   if (!widths.has(key)) {
@@ -32,7 +29,6 @@ export function fitted(context, text, room, ...font) {
 
 const meets = (a, b) => a.x < b.x + b.width + APART && b.x < a.x + a.width + APART && a.y < b.y + b.height && b.y < a.y + a.height;
 
-/** Split a text into lines that fit a width. */
 export function linesOf(context, text, room, size) {
   const lines = [""];
   for (const word of text.split(/\s+/)) {
@@ -48,7 +44,6 @@ export class Pen {
   drawn = []; // texts with their boxes in CSS pixels
   omitted = [];
 
-  /** width, height: of the picture in CSS pixels; camera: see cameraOver. */
   constructor(context, { width, height, colours, camera }) {
     Object.assign(this, { context, colours, size: { width, height }, scale: width / camera.span });
     this.left = width / 2 - camera.x * this.scale;
@@ -67,69 +62,49 @@ export class Pen {
     return [isSeen, place, rest];
   }
 
-  /** Whether a part of the rectangle is in the picture. */
   sees = (...args) => this.#split(args)[0];
 
-  /** Call draw(context) with that opacity. */
   #with(alpha = 1, draw) {
     this.context.globalAlpha = alpha;
     draw(this.context);
     this.context.globalAlpha = 1;
   }
 
-  /** rect(box or x, y, width, height, colour, alpha) */
   rect(...args) {
     const [isSeen, place, [colour, alpha]] = this.#split(args);
-    if (!isSeen) return;
-    this.#with(alpha, (context) => {
-      context.fillStyle = this.colours[colour];
-      context.fillRect(...place);
-    });
+    if (isSeen) this.#with(alpha, (context) => fill(context, ...place, this.colours[colour]));
   }
 
-  /** A rectangle that hides kept texts. */
+  /** Hides kept texts too. */
   cover(...args) {
     this.rect(...args);
     const [, [x, y, width, height]] = this.#split(args);
     this.texts = this.texts.filter((each) => !meets(each.box, { x, y, width, height }));
   }
 
-  /** The edge of a rectangle; its last argument: its thickness in CSS pixels. */
+  /** The last argument: thickness in CSS pixels. */
   edge(...args) {
     const [isSeen, place, [colour, thickness = 1]] = this.#split(args);
-    if (!isSeen) return;
-    this.context.strokeStyle = this.colours[colour];
-    this.context.lineWidth = thickness;
-    this.context.strokeRect(...place);
+    if (isSeen) frame(this.context, ...place, this.colours[colour], thickness);
   }
 
-  /** A line through points [[x, y], …]; thickness in units of the scene, 1 to 7 CSS pixels. */
+  /** thickness in units of the scene, 1 to 7 CSS pixels. */
   line(points, colour, { thickness = 2, alpha = 1, isArrow = false } = {}) {
     this.#with(alpha, (context) => {
-      context.strokeStyle = this.colours[colour];
-      context.lineWidth = Math.max(1, Math.min(thickness * this.scale, THICKEST));
-      context.beginPath();
-      points.forEach(([x, y], i) => (i ? context.lineTo(this.x(x), this.y(y)) : context.moveTo(this.x(x), this.y(y))));
-      context.stroke();
+      const wide = Math.max(1, Math.min(thickness * this.scale, THICKEST));
+      line(context, points.map(([x, y]) => [this.x(x), this.y(y)]), this.colours[colour], wide);
       if (isArrow) this.#head(points.at(-2), points.at(-1), colour);
     });
   }
 
   #head([fromX, fromY], [toX, toY], colour) {
-    const { context } = this;
-    const angle = Math.atan2(toY - fromY, toX - fromX);
     const size = Math.max(5, Math.min(12, 14 * this.scale));
-    const corner = (turn) => [this.x(toX) - size * Math.cos(angle + turn), this.y(toY) - size * Math.sin(angle + turn)];
-    context.fillStyle = this.colours[colour];
-    context.beginPath();
-    context.moveTo(this.x(toX), this.y(toY));
-    context.lineTo(...corner(0.45));
-    context.lineTo(...corner(-0.45));
-    context.closePath();
-    context.fill();
+    const far = Math.hypot(toX - fromX, toY - fromY) || 1;
+    const along = [(toX - fromX) / far, (toY - fromY) / far];
+    tip(this.context, [this.x(toX), this.y(toY)], along, 0.9 * size, 0.43 * size, this.colours[colour]);
   }
 
-  /** Circles [[x, y, radius], …] of one colour, as one shape. */
+  /** [x, y, radius] of one colour, as one shape. */
   circles(all, colour, alpha = 1) {
     this.#with(alpha, (context) => {
       context.fillStyle = this.colours[colour];
@@ -144,7 +119,6 @@ export class Pen {
     });
   }
 
-  /** Slanted lines in rectangles [[x, y, width, height], …]: masked cells. */
   hatch(all, colour, alpha = 1) {
     this.#with(alpha, (context) => {
       context.strokeStyle = this.colours[colour];
@@ -173,8 +147,8 @@ export class Pen {
   }
 
   /**
-   * Keep a text for `write`. size and room, its largest width, are in units of the scene; it has 10 to `most` CSS pixels,
-   * and is omitted where it would have less than 7.5, unless isAlways. isUpright: it reads upwards.
+   * Keep a text for `write`. size and room in units of the scene; it has 10 to `most` CSS pixels, and is omitted where it would
+   * have less than 7.5, unless isAlways.
    */
   text(text, x, y, { size = 14, most = Math.min(17, size), align = "left", colour = "ink", family = SANS, weight = "", room = null,
     isUpright = false, isAlways = false } = {}) {
@@ -196,7 +170,7 @@ export class Pen {
     this.text(text, x, y, { family: MONO, align: "center", ...more });
   }
 
-  /** Write the kept texts, bold ones first. A text that crosses the edge or an earlier text is omitted. */
+  /** Bold texts first. A text that crosses the edge or an earlier text is omitted. */
   write() {
     const { context, size } = this;
     const isIn = ({ x, y, width, height }) => x >= 0 && y >= 0 && x + width <= size.width && y + height <= size.height;
@@ -208,17 +182,8 @@ export class Pen {
       context.font = each.font;
       context.fillStyle = this.colours[each.colour];
       context.textAlign = each.align;
-      if (each.isUpright) {
-        context.save();
-        context.translate(each.left, each.top);
-        context.rotate(-Math.PI / 2);
-        context.fillText(each.text, 0, 0);
-        context.restore();
-      } else {
-        context.fillText(each.text, each.left, each.top);
-      }
+      if (each.isUpright) upwards(context, each.left, each.top, () => context.fillText(each.text, 0, 0));
+      else context.fillText(each.text, each.left, each.top);
     }
   }
 }
-
-export { MONO, SANS };

@@ -14,7 +14,7 @@ export class Player {
   count = 1;
   isPlaying = false;
 
-  /** onMove(progress): at each moment to draw; onRest(progress): when it has stopped; onPlay(isPlaying). */
+  /** onMove(progress), onRest(progress), onPlay(isPlaying). */
   constructor(handlers) {
     Object.assign(this, handlers);
   }
@@ -60,7 +60,7 @@ export class Player {
     this.goal = this.progress;
   }
 
-  /** Travel to a progress; at once with reduced motion. */
+  /** At once with reduced motion. */
   travel(progress) {
     const from = this.progress;
     const to = this.#within(progress);
@@ -78,12 +78,10 @@ export class Player {
     });
   }
 
-  /** Travel to the next stop, by 1 or -1. */
   step(by) {
     this.travel(by > 0 ? Math.floor(this.goal + 0.01) + 1 : Math.ceil(this.goal - 0.01) - 1);
   }
 
-  /** Play from here, or from the beginning if this is the end. */
   play() {
     this.#end();
     if (this.progress >= this.count - 1) this.#show(0);

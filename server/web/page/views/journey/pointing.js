@@ -5,7 +5,7 @@ import { format, percent } from "../../core/numbers.js";
 const BY_ROW = ["tokens", "embed", "position", "pre", "norm", "q"];
 const BY_COLUMN = ["k", "bars", "v", "weighted"];
 
-/** {query} or {key} or both, as positions, at a place in CSS pixels of the picture; null without a word there. */
+/** {query} or {key} or both, at a place of the picture; null without a word there. */
 export function foundAt({ pen, layout, data }, left, top) {
   if (!pen) return null;
   const [x, y] = [(left - pen.left) / pen.scale, (top - pen.top) / pen.scale];
@@ -20,7 +20,6 @@ export function foundAt({ pen, layout, data }, left, top) {
   return BY_COLUMN.some(isIn) ? { key: column } : null;
 }
 
-/** The line under the picture about the pointed words. */
 export function saysOf({ data, products, weights }, { query, key }) {
   const word = (position) => `${position} “${shownToken(data.tokens[position])}”`;
   if (key === undefined) return word(query);

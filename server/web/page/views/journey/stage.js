@@ -1,21 +1,15 @@
 // The journey's canvas: one moment of the film, with scrubbing, playback and keys; its place is in the address.
-import { hasModifier, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
+import { hasModifier, html, listen, used, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { select, state, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
 import { palette, theme } from "../../core/theme.js";
-import { savers } from "../../parts/picture.js";
+import { savers, useDrag } from "../../parts/picture.js";
 import { progressAt, secondsOf } from "./camera.js";
 import { described, paint } from "./film.js";
 import { Player } from "./player.js";
 import { foundAt, saysOf } from "./pointing.js";
 
-const COLOURS = ["ink", "muted", "line", "paper", "raised", "sunk", "query", "key", "value", "accent", "positive", "negative"];
-
-/** The colours of the page as plain strings: reading them from the style in each frame takes longer than drawing. */
-const coloursNow = (named = palette()) => Object.fromEntries(COLOURS.map((name) => [name, named[name]]));
-
-/** The progress that the address names. */
 const placeOf = (film, { journey_stop: stop, journey_between: rest }) => film.indexOf(stop) + rest;
 
 const NOT_ASIDE = { x: 0, y: 0, zoom: 1 }; // no pan or zoom by the user
@@ -24,10 +18,7 @@ const films = new WeakMap(); // by canvas
 /** The film that a canvas shows; its pen has the texts of the last picture. */
 export const filmOn = (canvas) => films.get(canvas);
 
-/**
- * {canvas, scrubber: refs; player; look({x, y, zoom}): pans by CSS pixels and zooms; stop: the index of the nearest stop;
- * isPlaying; drawAt(share): draws with a caption at that share of the film's time, for recording; savers}: shared by the stage's parts.
- */
+/** look({x, y, zoom}): pans by CSS pixels and zooms; stop: the index of the nearest; drawAt(share): with a caption, for recording. */
 export function useStage(film) {
   const canvas = useRef(null);
   const scrubber = useRef(null);
@@ -37,14 +28,15 @@ export function useStage(film) {
   const [nearest, playing] = useMemo(() => [new Store(0), new Store(false)], []);
   const aside = useRef(NOT_ASIDE);
   const drawMoment = (progress, hasCaption = false) => {
-    const { film: shown, colours } = latest.current;
+    const { film: shown } = latest.current;
     const { current: to } = canvas;
     if (!shown || !to?.width) return;
     const scale = devicePixelRatio || 1;
     const context = to.getContext("2d", { alpha: false });
     context.setTransform(scale, 0, 0, scale, 0, 0);
     films.set(to, shown);
-    paint(context, shown, progress, { width: to.width / scale, height: to.height / scale, colours, aside: aside.current, hasCaption });
+    const size = { width: to.width / scale, height: to.height / scale };
+    paint(context, shown, progress, { ...size, colours: palette(), aside: aside.current, hasCaption });
   };
   const look = ({ x = 0, y = 0, zoom = 1 }) => {
     const now = aside.current;
@@ -66,7 +58,7 @@ export function useStage(film) {
   const { width, height } = useSize(canvas, film !== null);
   useLayoutEffect(() => {
     if (!film || !width) return;
-    latest.current = { film, colours: coloursNow() };
+    latest.current = { film };
     const isNew = player.count !== film.stops.length;
     player.count = film.stops.length;
     const scale = devicePixelRatio || 1;
@@ -89,27 +81,22 @@ export function useStage(film) {
     isPlaying: useStore(playing),
     drawAt: (share) => drawMoment(progressAt(share * secondsOf(film.stops.length), film.stops.length), true),
     savers: film && savers((context, size) => paint(context, film, player.progress,
-      { ...size, colours: coloursNow(), aside: aside.current }), width, height, mode),
+      { ...size, aside: aside.current }), width, height, mode),
   };
 }
 
-/** Let arrows walk from anywhere in the view. The document gets a key before the window, where arrows choose a head. */
+/** From anywhere in the view. The document gets a key before the window, where arrows choose a head. */
 function useArrows(player) {
-  useEffect(() => {
-    const press = (event) => event.target.closest?.(TAKEN) || keyPressed({ player }, event, STEPS);
-    document.addEventListener("keydown", press);
-    return () => document.removeEventListener("keydown", press);
-  }, []);
+  const press = (event) => event.target.closest?.(TAKEN) || keyPressed({ player }, event, STEPS);
+  useEffect(() => listen(document, { keydown: press }), []);
 }
 
-/** Write the place to the address. */
 function remember(film, progress) {
   const stop = Math.min(film.stops.length - 1, Math.floor(progress + 0.005));
   const rest = Math.max(0, Math.round((progress - stop) * 100) / 100);
   select({ journey_stop: stop === 0 ? "" : film.stops[stop].id, journey_between: rest });
 }
 
-/** {width, height} of the box around the canvas, in whole CSS pixels. */
 function useSize(canvas, isThere) {
   const [size, setSize] = useState({ width: 0, height: 0 });
   useLayoutEffect(() => {
@@ -126,7 +113,7 @@ const TAKEN = "input, textarea, select, [role=application], [role=dialog]"; // t
 const ZOOMS = { "+": 1.5, "=": 1.5, "-": 1 / 1.5 };
 const STEPS = { ArrowRight: 1, ArrowLeft: -1 };
 
-/** Handle a key: all keys of the picture, or with `only` those in it. */
+/** All keys of the picture, or with `only` those in it. */
 function keyPressed(stage, event, only = null) {
   const { key } = event;
   if (hasModifier(event) || event.defaultPrevented || (only && !(key in only))) return;
@@ -140,8 +127,7 @@ function keyPressed(stage, event, only = null) {
   else if (key === " " || key === "Enter") (player.isPlaying ? player.pause() : player.play());
   else if (key === "Escape") (player.isPlaying ? player.pause() : go(0));
   else return;
-  event.preventDefault();
-  event.stopPropagation();
+  used(event);
 }
 
 export function Canvas({ stage, film }) {
@@ -151,14 +137,10 @@ export function Canvas({ stage, film }) {
     const edge = canvas.current.getBoundingClientRect();
     return foundAt(film, event.clientX - edge.left, event.clientY - edge.top);
   };
-  const drag = useRef(null);
+  const drag = useDrag((x, y) => stage.look({ x: -x, y: -y }));
   const move = (event) => {
     setPointed(at(event));
-    if (!(event.buttons & 1) || event.pointerType !== "mouse" || !drag.current) return; // a finger scrolls the page
-    const [x, y] = [drag.current.x - event.clientX, drag.current.y - event.clientY];
-    if (!drag.current.isMoving && Math.hypot(x, y) < 4) return;
-    drag.current = { x: event.clientX, y: event.clientY, isMoving: true };
-    stage.look({ x, y });
+    if (event.pointerType === "mouse") drag.move(event); // a finger scrolls the page
   };
   const zoom = (event) => {
     if (!event.ctrlKey) return;
@@ -166,7 +148,7 @@ export function Canvas({ stage, film }) {
     stage.look({ zoom: event.deltaY < 0 ? 1.15 : 1 / 1.15 });
   };
   const pick = (event) => {
-    const found = drag.current?.isMoving ? null : at(event);
+    const found = drag.isDrag() ? null : at(event);
     if (found) select(found);
   };
   const word = shownToken(film.data.tokens[film.data.query]);
@@ -175,7 +157,7 @@ export function Canvas({ stage, film }) {
   return html`<div class="journey-canvas">
     <div><canvas ref=${canvas} role="application" aria-roledescription="film" tabindex="0" onKeyDown=${(event) => keyPressed(stage, event)}
       onClick=${pick} onWheel=${zoom} onPointerMove=${move} onPointerLeave=${() => setPointed(null)}
-      onPointerDown=${(event) => { drag.current = { x: event.clientX, y: event.clientY, isMoving: false }; }}
+      onPointerDown=${drag.begin}
       aria-label=${label} aria-describedby="journey-said"></canvas></div>
     <p class="readout" aria-hidden="true">${pointed ? saysOf(film, pointed) : "\u00a0"}</p>
     <p class="unseen" id="journey-said" aria-live="polite">${stage.isPlaying || !film.stops[stop] ? "" : described(film, stop)}</p>

@@ -1,33 +1,27 @@
 // The stops of the journey for the served model: a title, a sentence or two with its numbers, and a view for each.
 import { lackOf, shownToken } from "../../core/model.js";
 import { counted, format, grouped, percent } from "../../core/numbers.js";
+import { dot, lengthOf } from "../../core/projection.js";
+import { POSITIONS } from "../attention/kinds.js";
 import { NORMS, placing } from "../flow/bands.js";
 
 const quoted = (token) => `“${shownToken(token)}”`;
-export const lengthOf = (values) => Math.hypot(...values);
 const long = (values) => (values ? format(lengthOf(values)) : "…");
-const cosine = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0) / (lengthOf(a) * lengthOf(b) || 1);
+const cosine = (a, b) => dot(a, b) / (lengthOf(a) * lengthOf(b) || 1);
 /** The index of the largest number. */
 const top = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
 const flow = (id) => ({ view: "flow", flow_open: id });
-const dots = (kind) => ({ view: "attention", attention_kind: kind });
+const dotsOf = (kind) => ({ view: "attention", attention_kind: kind });
 
-const POSITIONS = {
-  learned: "A learned vector for its place in the text is added.",
-  sinusoidal: "Sines and cosines of its place in the text are added.",
-  rotary: "Its place in the text comes in later: queries and keys are rotated.",
-  relative: "Its place in the text comes in later: scores get a number for the distance.",
-  alibi: "Its place in the text comes in later: scores fall with the distance.",
-};
 const NORM_DIVISORS = { rmsnorm: "its root mean square", layernorm: "its standard deviation, after its mean was taken off" };
 
-/** A sentence about the token with the largest weight, unless it is selected. */
+/** Unless it is selected. */
 function mostOf({ data, rowWeights }, verb) {
   const strongest = top(rowWeights);
   return strongest === data.key ? "" : ` Most ${verb} ${quoted(data.tokens[strongest])}, ${percent(rowWeights[strongest])}.`;
 }
 
-/** By stop: a function that returns [title, sentences, selection of the link, link]. */
+/** [title, sentences, selection of the link, link]. */
 const STOPS = {
   model({ data: { whole, stack, tokens, capabilities, layer, head } }) {
     const shared = stack.num_kv_heads < stack.num_heads ? ` ${stack.num_heads / stack.num_kv_heads} heads share each key and value.` : "";
@@ -51,7 +45,7 @@ const STOPS = {
     return ["Each token becomes a vector",
       `${query} is one row of the token table${scale}: ${grouped(width)} numbers, of length ${
         long(embed.data.subarray(row, row + width))}. ${
-        whole.positions.map((name) => POSITIONS[name]).join(" ") || "No position is added."}`,
+        whole.positions.map((name) => `Its place: ${POSITIONS[name]}`).join("; ") || "No position is added"}.`,
       flow("hook_embed"), "Flow: the embedding"];
   },
   norm({ data: { stack, scales } }, { query }) {
@@ -77,7 +71,7 @@ const STOPS = {
       `A dot is as large as the product q · k of its row and column; pink ones are below 0. ${query} · ${key} = ${
         format(dot)}, the sum of ${data.stack.head_dim} products. All ${grouped(data.shown.length ** 2)} pairs are drawn${
         products.isMasked.some(Boolean) ? ", including masked ones" : ""}.`,
-      dots("dots"), "Attention: q · k"];
+      dotsOf("dots"), "Attention: q · k"];
   },
   scale({ data: { explain, stack } }, { query, key, dot, scaled, capped, bias, score }) {
     const { scale } = explain;
@@ -101,7 +95,7 @@ const STOPS = {
     const hidden = count > 0 ? ` ${grouped(count)} scores of the rows drawn are −∞.` : "";
     return [explain.causal || count > 0 ? "The mask" : "No mask",
       `${why}${window}${hidden} ${query} may look at ${grouped(own)} of ${counted(numKeys, "token")}.`,
-      dots("scores"), "Attention: masked scores"];
+      dotsOf("scores"), "Attention: masked scores"];
   },
   softmax(film, { query, key, weight }) {
     const { data: { explain, key: seen }, products, temperature } = film;
@@ -111,7 +105,7 @@ const STOPS = {
       `${query} gives ${key} ${percent(weight)}${at}.${mostOf(film, "goes to")} The ${grouped(products.numKeys)} weights of a row ${
         explain.softmax.sink === null ? "sum to 1" : "and the head's sink sum to 1"
       }. A low temperature gives all to the highest score, a high one makes all alike.`,
-      dots("pattern"), "Attention: the pattern"];
+      dotsOf("pattern"), "Attention: the pattern"];
   },
   values(film, { query, key, weight }) {
     const after = film.temperature === 1 ? "" : " All later numbers are the model's own, at temperature 1.";
@@ -197,7 +191,7 @@ const STOPS = {
 
 const ROUTES = { why: "/v1/explain", moves: "/v1/contributions", lens: "/v1/lens", next: "/v1/next", embeddings: "/v1/embeddings" };
 
-/** [{id, title, says, to, link}] in their order: to: the selection of the link, null if the model lacks the view. */
+/** to: the selection of the link, null if the model lacks the view. */
 export function stopsOf(film) {
   const { data: { tokens, query, key, explain, rows, nodes, stackName, whole, capabilities }, products, rowWeights } = film;
   const number = (name) => explain.arrays[name]?.data[key];

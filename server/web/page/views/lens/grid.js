@@ -1,12 +1,12 @@
-// The grid of words on a canvas: one row per state, one column per position; the background shows the word's
-// probability.
+// The grid of words on a canvas: one row per state, one column per position; the background shows the word's probability.
 import { colourOf, inkOn } from "../../core/colour.js";
 import { html, useCallback, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
-import { extent, format, percent } from "../../core/numbers.js";
+import { format, percent, sizeOf, within } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
 import { ColourScale } from "../../parts/matrix.js";
-import { fillFitted, Picture } from "../../parts/picture.js";
+import { fill, frame } from "../../parts/ink.js";
+import { fillFitted, Picture, STEPS } from "../../parts/picture.js";
 import { useMore } from "../../parts/scrolled.js";
 import { spaced } from "../../parts/target_field.js";
 import { SaveMenu } from "../../parts/tools.js";
@@ -15,16 +15,13 @@ import { stateName } from "./names.js";
 const LEFT = 78;
 const TOP = 26;
 const CELL = { width: 46, height: 25 }; // the least width: cells grow to the box
-// Names are drawn on the canvas for saved pictures, and above it as elements that stay in place while it scrolls.
+// Names are on the canvas for saved pictures, and above it as elements that stay in place while it scrolls.
 const NAMES_PLACE = { width: `${LEFT - 2}px`, marginRight: `${2 - LEFT}px`, paddingTop: `${TOP}px` };
 const FONT = "12px ui-monospace, monospace";
 
-export const SHOWN = 5; // words of a cell
+export const SHOWN = 5;
 
-/**
- * The top words, probabilities and entropy of one cell of the answer; column: index in the answer's positions. With
- * entry.skips, words without a letter or digit are left out, unless all are.
- */
+/** One cell of the answer. With entry.skips, words without a letter or digit are left out, unless all are. */
 export function cellOf(entry, state, column) {
   const [, columns, k] = entry.arrays.probabilities.shape;
   const start = (state * columns + column) * k;
@@ -57,10 +54,8 @@ export function Grid({ entry, query, state }) {
     (context, { width, colours }) => {
       for (const [place, colour, line] of [[selected, colours.query, 3], [hovered, colours.ink, 1.5]]) {
         if (!place) continue;
-        context.strokeStyle = colour;
-        context.lineWidth = line;
-        context.strokeRect(LEFT + place.column * cellWidth(width) + 1, TOP + place.state * CELL.height + 1,
-          cellWidth(width) - 2, CELL.height - 2);
+        frame(context, LEFT + place.column * cellWidth(width) + 1, TOP + place.state * CELL.height + 1, cellWidth(width) - 2,
+          CELL.height - 2, colour, line);
       }
     },
     [selected, hovered, columns],
@@ -73,10 +68,10 @@ export function Grid({ entry, query, state }) {
   const pick = (place) => select({ query: entry.positions[place.column], lens_state: place.state });
   const onKey = (key) => {
     const from = hovered ?? selected;
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key];
+    const step = STEPS[key];
     if (key === "Enter" || key === " ") pick(from);
-    else if (step) setHovered({ state: within(from.state + step[0], states),
-      column: within(from.column + step[1], columns) });
+    else if (step) setHovered({ state: within(from.state + step[0], 0, states - 1),
+      column: within(from.column + step[1], 0, columns - 1) });
     else return false;
     return true;
   };
@@ -94,14 +89,13 @@ export function Grid({ entry, query, state }) {
         onPoint=${(x, y, width) => setHovered(at(x, y, width))}
           onPick=${(x, y, width) => at(x, y, width) && pick(at(x, y, width))} onKey=${onKey} />
     </div></div>
-    <p class="hint lens-more"><button type="button" class="plain" onClick=${() => (box.current.scrollLeft = 0)}>← The first tokens
+    <p class="hint lens-more"><button class="plain" onClick=${() => (box.current.scrollLeft = 0)}>← The first tokens
       are to the left</button></p>
     <div class="lens-foot"><div class="lens-said"><p class="readout" role="status">${said(entry, hovered ?? selected)}</p>
         <${ColourScale} ...${scale} /></div>
       <${SaveMenu} picture=${picture} name="lens" arrays=${savedArrays(entry)} /></div>`;
 }
 
-/** Scroll the box until the column is visible, with a margin. */
 function showColumn(box, column, columns) {
   const width = Math.max(CELL.width, (box.clientWidth - LEFT - 4) / columns);
   const [left, right] = [(column - 1) * width, LEFT + (column + 2) * width];
@@ -111,12 +105,10 @@ function showColumn(box, column, columns) {
 
 const placeIn = ({ state, column }, cell) => ({ x: LEFT + (column + 0.5) * cell, y: TOP + (state + 0.5) * CELL.height });
 
-const within = (place, count) => Math.max(0, Math.min(count - 1, place));
-
-/** The range of the colours: of probabilities, or of the differences of one. */
+/** Of probabilities, or of the differences of one. */
 function scaleOf(entry) {
   if (!entry.isDifference) return { low: 0, high: 1, kind: "sequential" };
-  const size = Math.max(...extent(entry.arrays.target_probabilities.data).map(Math.abs)) || 1e-30;
+  const size = sizeOf(entry.arrays.target_probabilities.data);
   return { low: -size, high: size, kind: "diverging" };
 }
 
@@ -129,7 +121,6 @@ function said(entry, { state, column }) {
     entry.layers.length)} at “${shownToken(entry.tokens[position])}” (${position}): ${list}; entropy ${format(entropy)} nats`;
 }
 
-/** The predictions of both sides in a cell, and the change of the followed word's probability. */
 function saidOfBoth(entry, { state, column }) {
   const [before, after] = [entry.before, entry.after].map((one) => cellOf(one, state, column));
   const position = entry.positions[column];
@@ -139,7 +130,6 @@ function saidOfBoth(entry, { state, column }) {
     spaced(entry.target.token)} ${changed}`;
 }
 
-/** One position in words: the prediction at each state. */
 function inWords(entry, column) {
   const { length } = entry.layers;
   const says = entry.layers.map((_, state) => {
@@ -185,20 +175,16 @@ function drawRow(context, entry, row, cell, { scale, colours, mode, width }) {
   context.textAlign = "center";
   for (let column = 0; column < entry.positions.length; column += 1) {
     const { words, chances, ids } = cellOf(entry.after ?? entry, row, column);
+    if (!words.length) continue; // not here yet
     const x = LEFT + column * cell;
     const value = entry.isDifference ? entry.arrays.target_probabilities.data[row * entry.positions.length + column] : chances[0];
-    context.fillStyle = colourOf(value, scale.low, scale.high, scale.kind, mode);
-    context.fillRect(x + 0.5, y + 0.5, cell - 1, CELL.height - 1);
+    fill(context, x + 0.5, y + 0.5, cell - 1, CELL.height - 1, colourOf(value, scale.low, scale.high, scale.kind, mode));
     context.fillStyle = inkOn(value, scale.low, scale.high, scale.kind, mode);
     fillFitted(context, spaced(words[0]), cell - 6, x + cell / 2, y + CELL.height / 2);
     if (entry.isDifference && cellOf(entry.before, row, column).ids[0] !== ids[0]) {
-      context.strokeStyle = colours.ink;
-      context.lineWidth = 1;
-      context.strokeRect(x + 2.5, y + 2.5, cell - 5, CELL.height - 5);
+      frame(context, x + 2.5, y + 2.5, cell - 5, CELL.height - 5, colours.ink);
     }
   }
   if (!isLast) return;
-  context.strokeStyle = colours.accent;
-  context.lineWidth = 1.5;
-  context.strokeRect(LEFT, y, width - LEFT - 4, CELL.height);
+  frame(context, LEFT, y, width - LEFT - 4, CELL.height, colours.accent, 1.5);
 }

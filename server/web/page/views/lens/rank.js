@@ -1,14 +1,14 @@
 // One word followed through the layers: its rank among all words, and its probability.
 import { sideNames } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
-import { html, useRef } from "../../core/html.js";
+import { html } from "../../core/html.js";
 import { shownToken, useCapabilities } from "../../core/model.js";
 import { grouped, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
-import { Lines } from "../../parts/lines.js";
+import { SavedLines } from "../../parts/lines.js";
 import { Answer } from "../../parts/problem.js";
 import { TargetField, targetOf } from "../../parts/target_field.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 import { cellOf } from "./grid.js";
 import { stateName, stateTitle } from "./names.js";
 
@@ -20,19 +20,16 @@ export function Rank({ entry, query, state, given }) {
   const body = { ...given, positions: query, top_k: 1, target: targetOf(typed) ?? own.ids[0] };
   const answer = useLook("v1/lens", body);
   const isField = answer.error?.param === "target";
-  return html`<section class="card"><header><h2>One word through the layers</h2>
-      <${CopyMenu} route="v1/lens" body=${body} /></header>
+  return html`<${Card} title="One word through the layers" copy=${{ route: "v1/lens", body }}>
     <div class="toolbar"><${TargetField} field="lens_target" typed=${typed} label="Follow" token=${answer.entry?.target}
       empty="its own answer" suggestions=${suggestions} error=${answer.error} /></div>
     <${Answer} answer=${isField ? { ...answer, error: null } : answer} minHeight="20rem">${() =>
       html`<${Curves} found=${answer.entry} word=${shownToken(entry.tokens[query])} state=${state} />`}<//>
-  </section>`;
+  <//>`;
 }
 
 function Curves({ found, word, state }) {
   const { vocab_size: numWords } = useCapabilities();
-  const rankPicture = useRef(null);
-  const chancePicture = useRef(null);
   const selection = useSelection();
   const { target_ranks: { data: ranks } } = (found.after ?? found).arrays;
   const chances = found.arrays.target_probabilities.data;
@@ -45,21 +42,16 @@ function Curves({ found, word, state }) {
   const best = Array.from(ranks).indexOf(Math.min(...ranks));
   const common = { points, title: "layer", height: 190, selected: state, onPick: (picked) =>
     select({ lens_state: picked }) };
-  const saved = (label, data) => [{ label, array: { data, shape: [data.length] }, rows: [label], columns: points }];
   const atBest = best < ranks.length - 1 && `; first at its best, ${grouped(ranks[best])}, in ${stateTitle(best,
     ranks.length)}`;
   return html`<p class="hint">${found.isDifference && `${sideNames(selection)[1]}: `}After <code>${word}</code>,
     rank ${grouped(ranks[0])} of ${grouped(numWords)} at the
     embedding, ${grouped(ranks.at(-1))} in the end${atBest}. 1 is the likeliest word.</p>
     <div class="columns lens-lines">
-      <div><${Lines} ...${common} series=${ranked} low=${1}
-        high=${numWords}
-          isLogarithmic isInverted write=${grouped} label="Rank of the word by layer" handle=${rankPicture} />
-        <${SaveMenu} picture=${rankPicture} name="ranks" arrays=${saved("ranks", ranks)} /></div>
-      <div><${Lines} ...${common} series=${[{ name: found.isDifference
-        ? "change of the probability" : "probability", values: chances }]} low=${Math.min(0, ...chances)}
-        high=${Math.max(...chances, 0.01)}
-          write=${percent} label="Probability of the word by layer" handle=${chancePicture} />
-        <${SaveMenu} picture=${chancePicture} name="probabilities" arrays=${saved("probabilities", chances)} /></div>
+      <${SavedLines} ...${common} heading="Rank" name="ranks" series=${ranked} low=${1} high=${numWords} isLogarithmic isInverted
+        write=${grouped} label="Rank of the word by layer" />
+      <${SavedLines} ...${common} heading="Probability" name="probabilities" low=${Math.min(0, ...chances)}
+        series=${[{ name: found.isDifference ? "change of the probability" : "probability", values: chances }]}
+        high=${Math.max(...chances, 0.01)} write=${percent} label="Probability of the word by layer" />
     </div>`;
 }

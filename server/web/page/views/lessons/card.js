@@ -1,6 +1,6 @@
 // The card of a lesson, with the sentences that are true for the served model; or the list of lessons.
 import { json, useAnswer } from "../../core/fetching.js";
-import { hasModifier, html, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
+import { hasModifier, html, used, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { clamp, useCapabilities } from "../../core/model.js";
 import { initialState, select, state, useSelection } from "../../core/state.js";
 import { Answer, Problem, Progress } from "../../parts/problem.js";
@@ -9,7 +9,6 @@ import { LIST, closeLesson, openLesson } from "./opening.js";
 import { pixels, useTarget } from "./spotlight.js";
 import { Values } from "./values.js";
 
-/** The JSON of a file of the page's own folder of lessons. */
 const fileOf = (name, _, options) =>
   json(new URL(`../../lessons/${encodeURIComponent(name)}.json`, import.meta.url).href, null, options);
 
@@ -18,15 +17,14 @@ const allLessons = async (_, __, options) =>
 
 export const Card = ({ name }) => (name === LIST ? html`<${List} />` : html`<${Lesson} name=${name} />`);
 
-/** A card that takes the keyboard's focus each time `at` changes. */
+/** Takes the focus each time `at` changes. */
 function Panel({ title, aside, closes, at, target = null, onArrow, children }) {
   const card = useRef(null);
   useLayoutEffect(() => card.current.focus({ preventScroll: true }), [at]); // before the next key
   const onKeyDown = (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by || !onArrow || hasModifier(event)) return;
-    event.preventDefault();
-    event.stopPropagation();
+    used(event);
     onArrow(by);
   };
   return html`
@@ -34,7 +32,7 @@ function Panel({ title, aside, closes, at, target = null, onArrow, children }) {
     <div class="lesson card" role="dialog" aria-labelledby="lesson-title" tabindex="-1"
       ref=${card} onKeyDown=${onKeyDown}>
       <div class="lesson-head"><h2 id="lesson-title">${title}</h2><span class="hint">${aside}</span>
-        <button type="button" class="quiet" aria-label=${closes} onClick=${() => closeLesson()}>✕</button></div>
+        <button class="quiet" aria-label=${closes} onClick=${() => closeLesson()}>✕</button></div>
       ${children}
     </div>`;
 }
@@ -45,7 +43,7 @@ function List() {
     <p class="hint">Each walks through the views on a text of its own. All numbers come from the served model.</p>
     <${Answer} answer=${answer}>${(lessons) => [...new Set(lessons.map(({ group }) => group))].map((group) => html`
       <h3>${group}</h3><ul class="lesson-list">${lessons.filter((lesson) => lesson.group === group).map(({ name, title, about, steps }) =>
-        html`<li key=${name}><button type="button" onClick=${() => openLesson(name)}><b>${title}</b>
+        html`<li key=${name}><button onClick=${() => openLesson(name)}><b>${title}</b>
           <span>${about} <i>${steps.length} steps</i></span></button></li>`)}</ul>`)}<//>
   <//>`;
 }
@@ -64,11 +62,10 @@ function Lesson({ name }) {
   <//>`;
 }
 
-/** Whether a lesson or a step names no models, or this one's kind, architecture, family or name. */
+/** It names no models, or this one's kind, architecture, family or name. */
 const isFor = (part, { kind, architecture, family, model }) =>
   !part.for || part.for.some((name) => [kind, architecture, family, model].includes(name));
 
-/** Whether the page and the model support a step's view. */
 function isThere(step, capabilities) {
   const view = VIEWS.find(({ id }) => id === step.view);
   const hasFields = Object.keys(step.select ?? {}).every((field) => field in initialState);
@@ -104,24 +101,23 @@ function Walk({ lesson, steps }) {
     </div>
     <${Problem} error=${error} retry=${retry} />
     <div class="toolbar">
-      <button type="button" disabled=${at === 0} onClick=${() => go(-1)}>Back</button>
-      <button type="button" class="primary" onClick=${() => (isLast ? closeLesson() : go(1))}>${isLast ? "Done" : "Next"}</button>
-      <button type="button" class="quiet" title="Close the lesson and keep the current view"
+      <button disabled=${at === 0} onClick=${() => go(-1)}>Back</button>
+      <button class="primary" onClick=${() => (isLast ? closeLesson() : go(1))}>${isLast ? "Done" : "Next"}</button>
+      <button class="quiet" title="Close the lesson and keep the current view"
         onClick=${() => closeLesson({ isToStay: true })}>Stay here</button>
-      ${isShown && isOfHead(step) && html`<button type="button" onClick=${() => select({ change_open: true })}>
+      ${isShown && isOfHead(step) && html`<button onClick=${() => select({ change_open: true })}>
         Change this head…</button>`}
       <span class="hint wide">← → walk, Esc gives your text back</span>
     </div>
   <//>`;
 }
 
-/** Whether a step shows one head in a view of the changed model. */
 const isOfHead = ({ view, select: chosen = {} }) => "head" in chosen && ["attention", "why", "moves"].includes(view);
 
 const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."
   : `${count} sentences are left out, because they are not true of this model.`);
 
-/** {step, look}: the complete selection of a step, without parts that the model lacks. */
+/** The complete selection of a step, without parts that the model lacks. */
 async function lookOf(step, lesson, values) {
   const { lesson: _, lesson_step: __, model: ___, ...plain } = initialState;
   const entries = Object.entries({ text: lesson.text, ...lesson.select, ...step.select });

@@ -1,13 +1,11 @@
 // Opens and closes lessons, and restores the user's earlier selection.
 import { initialState, select, state } from "../../core/state.js";
 
-/** The lesson's name in the address while the list of lessons is open. */
 export const LIST = "list";
 
 let opener = null; // the element with the keyboard's focus before
 let before = null; // the user's selection before; null if an address opened the lesson
 
-/** Open a lesson, or the list of them. */
 export function openLesson(name) {
   if (state.value.lesson === "") {
     opener = document.activeElement;
@@ -16,7 +14,7 @@ export function openLesson(name) {
   select({ lesson: name, lesson_step: 1 }, { remember: true });
 }
 
-/** Close it, and restore the user's text and selection unless isToStay keeps the current ones. */
+/** Restores the user's text and selection unless isToStay keeps the current ones. */
 export function closeLesson({ isToStay = false } = {}) {
   const rest = isToStay || before === null ? {} : { ...before, model: state.value.model };
   const { lesson, lesson_step } = initialState;

@@ -1,11 +1,10 @@
 // The frame around a lesson step's target.
-import { useEffect, useState } from "../../core/html.js";
+import { listen, useEffect, useState } from "../../core/html.js";
 
-/** The CSS of a frame around a place on the screen. */
 export const pixels = ({ left, top, width, height }) =>
   ({ left: `${left - 6}px`, top: `${top - 6}px`, width: `${width + 12}px`, height: `${height + 12}px` });
 
-/** The place of the step's target on the screen, in every frame. It is scrolled into view until the user scrolls. */
+/** In every frame. The target is scrolled into view until the user scrolls. */
 export function useTarget(step) {
   const [edge, setEdge] = useState(null);
   useEffect(() => {
@@ -22,22 +21,21 @@ export function useTarget(step) {
       frame = requestAnimationFrame(follow);
     };
     const free = () => { isFree = true; };
-    const signs = ["wheel", "touchmove", "pointerdown"];
-    signs.forEach((sign) => addEventListener(sign, free, { passive: true }));
+    const end = listen(window, { wheel: free, touchmove: free, pointerdown: free }, { passive: true });
     follow();
     return () => {
       cancelAnimationFrame(frame);
-      signs.forEach((sign) => removeEventListener(sign, free));
+      end();
     };
   }, [step]);
   return edge;
 }
 
-/** The first element of a step's selectors, or else the view's first card. */
+/** The first one that exists, or else the view's first card. */
 const framed = ({ view, frame }) =>
   [...[frame ?? []].flat(), `#view-${view} .card`].map((selector) => document.querySelector(selector)).find(Boolean);
 
-/** Scroll a target that is out of sight to the middle of the part of the window above the card, or to its top. */
+/** To the middle of the part of the window above the card, or to its top. */
 function bringIntoSight(top, height) {
   const card = document.querySelector(".lesson").getBoundingClientRect();
   const room = card.left > 0 && card.width < innerWidth / 2 ? innerHeight : card.top;

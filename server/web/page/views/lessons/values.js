@@ -1,15 +1,14 @@
 // The numbers quoted by a lesson, from the served model, and the sentences with them: see docs/lessons.md.
 import { json } from "../../core/fetching.js";
 import { shownToken } from "../../core/model.js";
-import { format, grouped, percent } from "../../core/numbers.js";
+import { format, grouped, percent, sum } from "../../core/numbers.js";
+import { dot, lengthOf } from "../../core/projection.js";
 
 const QUOTE = /\{(\w+)((?:\.\w+|\[[^\]]*\])*)(?::(\w+))?\}/g;
 const ONE_QUOTE = new RegExp(`^${QUOTE.source}$`);
 const RELATION = /^(.+?) (>=|<=|!=|=|>|<|near) (.+)$/;
 const NEAR = 0.01; // largest difference of "near" numbers, relative to the larger one
 
-const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
-const dot = (a, b) => sum(a.map((number, i) => number * b[i]));
 const FUNCTIONS = {
   sum: (...parts) => sum(parts.flat()),
   difference: (a, b) => a - b,
@@ -17,9 +16,9 @@ const FUNCTIONS = {
   ratio: (a, b) => a / b,
   root: Math.sqrt,
   exp: Math.exp,
-  length: (vector) => Math.hypot(...vector),
+  length: lengthOf,
   dot,
-  cosine: (a, b) => dot(a, b) / Math.hypot(...a) / Math.hypot(...b),
+  cosine: (a, b) => dot(a, b) / lengthOf(a) / lengthOf(b),
 };
 
 const FORMATS = { percent, grouped, token: shownToken, number: format };
@@ -29,7 +28,7 @@ const written = (number) => (Number.isInteger(number) ? grouped(number) : format
 // the list in an answer that names an array's indices
 const PLACES = { layer: "layers", head: "heads", query: "query_positions", key: "key_positions", position: "positions" };
 
-/** The value at a path such as "rows[component=key].share"; undefined if there is none. */
+/** Such as "rows[component=key].share"; undefined if there is none. */
 function at(value, path) {
   return [...path.matchAll(/\[([^\]]*)\]|[^.[\]]+/g)].reduce((inner, [whole, bracketed]) => {
     const step = bracketed ?? whole;
@@ -40,7 +39,7 @@ function at(value, path) {
   }, value);
 }
 
-/** {value, and its index by each name} of the largest number of nested lists; with sign -1, of the smallest. */
+/** Of nested lists, with its index by each name; with sign -1, the smallest. */
 function extreme(lists, names, sign, answer) {
   let best = null;
   const walk = (inner, places) => {
@@ -52,7 +51,6 @@ function extreme(lists, names, sign, answer) {
     ...Object.fromEntries(names.map((name, i) => [name, answer[PLACES[name]]?.[best.places[i]] ?? best.places[i]])) };
 }
 
-/** The position of the last token of a word's nth occurrence in a text. */
 async function positionOf({ word, nth = 1, text }) {
   let begin = -1;
   for (let i = 0; i < nth; i += 1) {
@@ -64,7 +62,7 @@ async function positionOf({ word, nth = 1, text }) {
   return offsets.findLastIndex(([first, after]) => first < end && after > first);
 }
 
-/** The values of one lesson, each fetched at its first use; null if the model lacks it. */
+/** Each is fetched at its first use; null if the model lacks it. */
 export class Values {
   #lesson;
   #asked = new Map();
@@ -73,7 +71,7 @@ export class Values {
     this.#lesson = lesson;
   }
 
-  /** A named value; rejected only if a retry may succeed. */
+  /** Rejected only if a retry may succeed. */
   get(name) {
     if (!this.#asked.has(name)) {
       const finding = this.#find(name).catch((error) => {
@@ -99,7 +97,7 @@ export class Values {
     return extreme(found, given.largest ?? given.smallest, given.largest ? 1 : -1, start);
   }
 
-  /** A part of a lesson with its quotes replaced by their values; null if one is null. */
+  /** With quotes replaced by their values; null if one is null. */
   async fill(part) {
     if (typeof part === "string") return this.#fillText(part, String);
     if (part === null || typeof part !== "object") return part;
@@ -108,7 +106,7 @@ export class Values {
     return Array.isArray(part) ? filled : Object.fromEntries(Object.keys(part).map((name, i) => [name, filled[i]]));
   }
 
-  /** write: formats a number without a format in a text with more than one quote. */
+  /** write: for numbers without a format in a text with more than one quote. */
   async #fillText(text, write) {
     const alone = ONE_QUOTE.exec(text);
     if (alone) return this.#quoted(alone);
@@ -127,7 +125,7 @@ export class Values {
     return found === null || !how ? found : FORMATS[how](found);
   }
 
-  /** Whether relations such as "{weight} > 0.3", joined by " and ", hold. */
+  /** Such as "{weight} > 0.3", joined by " and ". */
   async holds(condition) {
     for (const one of condition.split(" and ")) {
       const [, left, relation, right] = RELATION.exec(one);
@@ -137,7 +135,7 @@ export class Values {
     return true;
   }
 
-  /** {said, left}: the true sentences, and the number of false ones without an alternative. */
+  /** The true sentences, and the number of false ones without an alternative. */
   async say(sentences) {
     const said = [];
     let left = 0;
@@ -152,7 +150,7 @@ export class Values {
   }
 }
 
-/** A side of a relation: a number if possible; true and false as words. */
+/** A number if possible; true and false as words. */
 function operand(side) {
   if (typeof side === "boolean") return String(side);
   return typeof side === "string" && side.trim() !== "" && Number.isFinite(Number(side)) ? Number(side) : side;

@@ -1,9 +1,8 @@
-// Contributions to a word's vector, to the next word's logit, and to the model's answer: by source word, head, layer,
-// part.
+// Additions to a word's vector and to logits as amounts: by source word, head, layer and part.
 import { OTHER, useDifferenceName } from "../../core/compare.js";
 import { useJson, useLook } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
-import { clamp, inputOf, lackOf, sidesOf, useCapabilities, useHead } from "../../core/model.js";
+import { clamp, lackOf, sidesOf, useCapabilities, useHead, useInput } from "../../core/model.js";
 import { useQueryOf } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 import { FieldChoices } from "../../parts/choices.js";
@@ -26,7 +25,7 @@ export function Amounts() {
   const query = useQueryOf(part);
   const canAsk = selection.text !== "" && query !== null;
   const hasTarget = canAsk && !lack;
-  const given = inputOf(selection, capabilities);
+  const given = useInput();
   // The unchanged model's prediction: both sides of a comparison have the same target token.
   const { interventions, ...unchanged } = given[OTHER] ?? given;
   const next = useJson(hasTarget ? "v1/next" : null, { ...unchanged, position: query, num_tokens: 6 });
@@ -52,9 +51,9 @@ export function Amounts() {
 function Question({ lack, guesses, answer, body }) {
   const { contributions_target: target, contributions_versus: versus } = useSelection();
   const entry = answer.entry;
-  const difference = useDifferenceName();
+  const difference = useDifferenceName(" ");
   return html`<section class="card contributions-head">
-    <${Head} entry=${entry} suffix=${difference && ` ${difference}`}
+    <${Head} entry=${entry} suffix=${difference}
       menus=${html`${body.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
         ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}`}
       says=${html`Every <${Term} of="head" /> adds a vector to the word's <${Term} of="residual stream" />: for each source

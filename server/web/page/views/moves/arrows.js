@@ -1,10 +1,9 @@
-// A word's vector in motion: the additions of each word, head and MLP, as arrows in a plane or in space, in one text
-// or several contexts.
+// A word's vector in motion: the additions of words, heads and MLPs as arrows, in one text or several contexts.
 import { sidesOfRequest } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
 import { clamp, inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
-import { format, percent } from "../../core/numbers.js";
+import { format, indices, percent } from "../../core/numbers.js";
 import { useQueryOf } from "../../core/sequences.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStrongestPair } from "../../core/strongest.js";
@@ -18,7 +17,7 @@ import { Figure } from "./figure.js";
 import { Head } from "./head.js";
 import { lensBody } from "./layers.js";
 import { Controls, usePlayer } from "./player.js";
-import { OF_WAY } from "./scene.js";
+import { OF_WAY, Scene } from "./scene.js";
 import { StepsTable } from "./table.js";
 import { measured } from "./way.js";
 
@@ -89,7 +88,6 @@ function optionsOf(isMany, { motion_by: by, motion_mlps: mlps }, { layer, head }
     <${FieldSelect} field="motion_axes" label="Axes" options=${views} />`;
 }
 
-/** The ways of the answers, measured by way.js in the selected axes; null before there are answers. */
 function useMeasured(entries, layer, texts) {
   const { motion_layers: layers, motion_axes: axes, motion_space: space, motion_mlps: hasMlps, key } = useSelection();
   const capabilities = useCapabilities();
@@ -120,25 +118,27 @@ function savedArrays(data) {
       },
     },
     rows: steps.map(({ what, layer }) => (layer === null || layer === undefined ? what : `layer ${layer}: ${what}`)),
-    columns: Array.from({ length: width }, (_, number) => String(number)),
+    columns: indices(width),
   }));
 }
 
 function Motion({ data, texts, handle }) {
-  const { motion_space: space } = useSelection();
+  const { motion_space: space, motion_yaw: yaw, motion_pitch: pitch } = useSelection();
   const count = Math.max(...data.ways.map((way) => way.steps.length));
   const player = usePlayer(count);
   const longest = data.ways.find((way) => way.steps.length === count);
   const named = space === "plane" ? "plane" : "space";
   const canvas = { get current() { return handle.current.canvas; } };
-  return html`<${Figure} data=${data} player=${player} summary=${summaryOf(data, named)} handle=${handle} />
+  const sceneAt = (progress) => (context, size) => new Scene(context, size, data, { space, yaw, pitch }).draw(progress);
+  const drawAt = (progress) => handle.current.paint(sceneAt(progress));
+  return html`<${Figure} sceneAt=${sceneAt} data=${data} player=${player} summary=${summaryOf(data, named)} handle=${handle} />
     <p class="hint">Thick: the part of an arrow in this ${named}. Thin line to the bar: its true length; the rest points out of
       the ${named}.${data.leftOut && html` <span id="motion-left-out">Of all words ${data.leftOut.what} adds most, but the axes leave
       it out: ${data.leftOut.key === 0 ? "the first word often gets unused weight, and would hide the contributions of the others"
       : "they are of what other words add"}.</span>`}</p>
     <${Controls} player=${player} count=${count} sentence=${(done) => sentenceOf(longest, done, count)} />
-    <${ClipButton} canvas=${canvas} drawAt=${(progress) => handle.current.drawAt(progress)}
-      name="motion" onStart=${() => player.seek(player.progress.value)} onEnd=${() => handle.current.drawAt(player.progress.value)} />
+    <${ClipButton} canvas=${canvas} drawAt=${drawAt} name="motion" onStart=${() => player.seek(player.progress.value)}
+      onEnd=${() => drawAt(player.progress.value)} />
     ${texts && html`<${Legend} ways=${data.ways} />`}
     <${Facts} data=${data} named=${named} />
     <details class="motion-steps" open aria-label="All steps"><summary>All steps as ${data.ways.length > 1 ? "tables" : "a table"}</summary>

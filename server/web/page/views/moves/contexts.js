@@ -9,7 +9,7 @@ import { OF_WAY } from "./scene.js";
 
 const MOST_TEXTS = OF_WAY.length; // a colour each
 
-/** Texts by a word that they contain. The context comes before the word, because a decoder reads only earlier words. */
+/** Texts by a word that they contain, after its context: a decoder reads only earlier words. */
 export const EXAMPLES = {
   mole: ["Under the garden lives a small animal, the mole", "In chemistry the number of atoms is counted by the mole",
     "The doctor looked at the skin and cut out the mole"],
@@ -20,14 +20,13 @@ export const EXAMPLES = {
   car: ["They drove the car", "They washed the car", "They crashed the car"],
 };
 
-/** The current {word, texts}: those of the address, or the example's. */
 export function contextsOf(selection) {
   const word = selection.motion_word;
   const own = selection.motion_texts.split("\n").map((line) => line.trim()).filter(Boolean);
   return { word, texts: (own.length ? own : (EXAMPLES[word] ?? [])).slice(0, MOST_TEXTS) };
 }
 
-/** The last position of the word in the text, from the tokens' offsets; null if the text does not contain it. */
+/** The last position of the word in the text; null if the text does not contain it. */
 export function positionOf(text, word, offsets) {
   const at = text.toLowerCase().lastIndexOf(word.toLowerCase());
   if (at < 0 || word === "") return null;
@@ -36,7 +35,6 @@ export function positionOf(text, word, offsets) {
   return position < 0 ? null : position;
 }
 
-/** Rejects if a text does not contain the word. */
 async function askAll(route, { word, texts, reads, ...body }, options) {
   return Promise.all(texts.map(async (text) => {
     const { offsets } = await json("tokenize", { prompt: text, return_offsets: true }, options);

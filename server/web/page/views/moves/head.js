@@ -5,7 +5,6 @@ import { FieldChoices } from "../../parts/choices.js";
 import { spaced } from "../../parts/target_field.js";
 import { ToolRow } from "../../parts/tool_row.js";
 
-/** entry: of /v1/contributions, or null; suffix: of the title; menus: next to it; children: further tools, in a row. */
 export function Head({ entry, title = "How", suffix = "", menus, says, children }) {
   return html`<header><h2>${title} ${entry ? html`<${Mover} entry=${entry} />` : title === "How" && "a word moves"}${suffix}</h2>
       ${menus}</header>

@@ -1,18 +1,18 @@
 // The word's residual stream, layer by layer: its length, its direction, and its prediction by the lens.
 import { sideNames, sidesOfRequest, useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
-import { html, useMemo, useRef } from "../../core/html.js";
+import { html, useMemo } from "../../core/html.js";
 import { clamp, lackOf, shownToken, sidesOf, useCapabilities } from "../../core/model.js";
 import { colourOf, inkOn } from "../../core/colour.js";
 import { extent, format, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
-import { Lines } from "../../parts/lines.js";
+import { SavedLines } from "../../parts/lines.js";
 import { Answer } from "../../parts/problem.js";
 import { spaced } from "../../parts/target_field.js";
 import { Term } from "../../parts/term.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 
 const MOST_NAMED = 3; // tokens of a state
 
@@ -21,7 +21,6 @@ export const lensBody = (given, query) => ({ ...given, positions: query, top_k: 
 
 const stateNames = (count) => Array.from({ length: count }, (_, state) => (state === 0 ? "embed" : `after ${state - 1}`));
 
-/** entry: of /v1/contributions; given: the common input of both requests. */
 export function Layers({ entry, given }) {
   const selection = useSelection();
   const { key } = selection;
@@ -32,26 +31,15 @@ export function Layers({ entry, given }) {
   const part = entry.part === "encoder" ? "encoder" : "decoder";
   const body = { ...given, part, positions: query, ...(other === null ? {} : { compare_positions: other }) };
   const answer = useLook("v1/trajectory", body);
-  const difference = useDifferenceName();
+  const difference = useDifferenceName(": ");
   const sides = sidesOfRequest(given);
-  return html`<section class="card contributions-rows"><header><h2>Layer by layer${difference && `: ${difference}`}</h2>
-      <${CopyMenu} route="v1/trajectory" body=${body} /></header>
+  return html`<${Card} class="contributions-rows" title=${`Layer by layer${difference}`}
+      copy=${{ route: "v1/trajectory", body }}>
     ${sides.other && html`<${Said} given=${sides.other} part=${part} query=${query} side=${`${sideNames(selection)[0]}: `} />`}
     <${Said} given=${sides.own} part=${part} query=${query} side=${sides.other ? `${sideNames(selection)[1]}: ` : ""} />
     <${Answer} answer=${answer} minHeight="13rem">${() => html`<${Curves} entry=${answer.entry} tokens=${queries} query=${query}
       other=${other} />`}<//>
-  </section>`;
-}
-
-/** A title, a hint, and lines over the states; more: properties of Lines. */
-function Curve({ title, name, says, series, points, ...more }) {
-  const picture = useRef(null);
-  const data = Float32Array.from(series.flatMap(({ values }) => [...values]));
-  const saved = { label: "lines", array: { data, shape: [series.length, points.length] },
-    rows: series.map((line) => line.name), columns: points };
-  return html`<div><header class="line-head"><h3>${title}</h3><${SaveMenu} picture=${picture} name=${name} arrays=${[saved]} /></header>
-    <p class="hint">${says}</p>
-    <${Lines} series=${series} points=${points} height=${210} handle=${picture} ...${more} /></div>`;
+  <//>`;
 }
 
 function Curves({ entry, tokens, query, other }) {
@@ -64,12 +52,12 @@ function Curves({ entry, tokens, query, other }) {
   const said = entry.isDifference ? `in the end its length changed by ${format(norms.at(-1))}`
     : `from length ${format(norms[0])} to ${format(norms.at(-1))}`;
   return html`<div class="columns">
-    <${Curve} title="Length of the vector" name="lengths" points=${points}
+    <${SavedLines} height=${210} heading="Length of the vector" name="lengths" points=${points}
       series=${[{ name: "length of the vector", values: norms }, { name: "length of the step before", values: steps }]}
       says=${html`Each block adds a step to the vector of <code>“${shownToken(tokens[query])}”</code>: ${said}. The norm before each
         block keeps only the direction.`}
       low=${Math.min(0, extent(norms)[0], extent(steps)[0])} label="Length of the vector and of its steps" />
-    <${Curve} title="Direction of the vector" name="directions" points=${points} series=${cosines}
+    <${SavedLines} height=${210} heading="Direction of the vector" name="directions" points=${points} series=${cosines}
       says=${html`The <${Term} of="cosine" /> to another vector: 1 is the same direction, 0 a right angle. At the end it
         is ${format(toStart.at(-1), 2)} to the <${Term} of="embedding" />. Choose a key to compare with another word.`}
       low=${Math.min(0, lowest)} high=${entry.isDifference ? Math.max(0.01, highest) : 1}
@@ -97,7 +85,7 @@ function Said({ given, part, query, side }) {
         const isNew = state === 0 || tops[state][0][0] !== tops[state - 1][0][0];
         const likeliest = tops[state][0].slice(0, MOST_NAMED).map((token, k) =>
           `${spaced(token)} ${percent(chances.data[state * chances.shape[2] + k])}`);
-        return html`<li class=${isNew ? "new" : ""}><button type="button" style=${ground} title=${likeliest.join(", ")}
+        return html`<li class=${isNew ? "new" : ""}><button style=${ground} title=${likeliest.join(", ")}
           onClick=${() => select({ view: "lens", lens_state: state })}>
           <small>${name}</small><code>${spaced(tops[state][0][0])}</code><small>${percent(chance)}</small></button></li>`;
       })}</ol>`;

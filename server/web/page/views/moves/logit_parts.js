@@ -1,9 +1,9 @@
 // A logit as the sum of the outputs of all components: embedding, heads, mlps, bias.
-import { html, useMemo, useRef } from "../../core/html.js";
-import { format } from "../../core/numbers.js";
+import { html, useMemo } from "../../core/html.js";
+import { format, sum } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { FieldChoices } from "../../parts/choices.js";
-import { SaveMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 import { Waterfall } from "../../parts/waterfall.js";
 import { largestFirst } from "./who.js";
 
@@ -11,7 +11,7 @@ const SHOWN = 14;
 const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_attn_out", "attn"], ["hook_mlp_out", "mlp"],
   ["hook_per_layer_out", "of tokens"]];
 
-/** Parse a component's name: {layer, title, group}; components of one group are drawn as one in the sums by layer. */
+/** A component's {layer, title, group}; those of one group are one in the sums by layer. */
 function readName(name) {
   const found = /^(?:decoder\.)?blocks\.(\d+)\.(.*)$/.exec(name);
   if (!found) {
@@ -27,31 +27,27 @@ function readName(name) {
   return { layer, title: rest.startsWith("hook_") ? group : `${rest.split(".").join(" ")} ${layer}`, group };
 }
 
-/** The parts, for saving. */
 export const partsOf = ({ arrays: { components: { data } }, component_names: columns }) =>
   ({ label: "parts of the logit", array: { data, shape: [data.length] }, rows: ["part"], columns });
 
 export function LogitParts({ entry }) {
   const { contributions_parts: parts } = useSelection();
-  const picture = useRef(null);
   const values = entry.arrays.components.data;
   const steps = useMemo(() => (parts === "layers" ? byGroup(entry) : byComponent(entry)), [entry, parts]);
-  const sum = values.reduce((all, value) => all + value, 0);
+  const whole = sum(values);
   const pick = ({ layer, head }) => Number.isInteger(layer) && select(Number.isInteger(head) ? { layer, head } : { layer });
-  return html`<section class="card"><header><h2>The logit, part by part</h2>
-      <${FieldChoices} field="contributions_parts" label="Parts"
-        choices=${[["layers", "by layer"], ["largest", "largest first"]]} />
-      <${SaveMenu} picture=${picture} name="logit-parts" arrays=${[partsOf(entry)]} /></header>
+  return html`<${Card} title="The logit, part by part" save=${{ name: "logit-parts", arrays: [partsOf(entry)] }}
+      aside=${html`<${FieldChoices} field="contributions_parts" label="Parts"
+        choices=${[["layers", "by layer"], ["largest", "largest first"]]} />`}>
     <p class="hint">The last vector is the sum of all that was added to it, so the logit is a sum too, with the scale of the
       final norm taken as it is.</p>
-    <${Waterfall} steps=${steps} total=${{ name: entry.versus || entry.isDifference ? "difference" : "logit", value: sum }}
-      label="Parts of the logit and their sum" handle=${picture}
-      onPick=${pick} />
-    <p class="hint">Sum of all ${values.length} parts: <b id="logit-sum">${format(sum)}</b>${entry.versus &&
+    <${Waterfall} steps=${steps} total=${{ name: entry.versus || entry.isDifference ? "difference" : "logit", value: whole }}
+      label="Parts of the logit and their sum" onPick=${pick} />
+    <p class="hint">Sum of all ${values.length} parts: <b id="logit-sum">${format(whole)}</b>${entry.versus &&
       ", the target's logit less the other's"}.${" "}
       ${entry.isDifference && "Of each part: how much more it adds than it did. "}
       ${!entry.isDifference && html`<${Rest} entry=${entry} />`}</p>
-  </section>`;
+  <//>`;
 }
 
 const Rest = ({ entry }) => html`${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap, 4)}. `}

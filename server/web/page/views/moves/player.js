@@ -1,6 +1,5 @@
-// Playback of the scene: playing, scrubbing, steps. The progress is a separate store, so that a frame redraws only
-// the canvas.
-import { hasModifier, html, useEffect, useMemo, useRef, useState } from "../../core/html.js";
+// Playback of the scene. The progress is a store, so that a frame redraws only the picture.
+import { hasModifier, html, used, useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
 import { Select } from "../../parts/choices.js";
@@ -22,7 +21,6 @@ const stepAt = (round, nudge) => (progress, count) =>
 const doneAt = stepAt(Math.floor, 1e-3);
 const currentAt = stepAt(Math.ceil, -1e-3);
 
-/** The number of the player's current step of `count`; only a new step draws the component again. */
 export function useCurrent(player, count) {
   const [done, setDone] = useState(() => currentAt(player.progress.value, count));
   useEffect(() => {
@@ -33,10 +31,7 @@ export function useCurrent(player, count) {
   return done;
 }
 
-/**
- * {progress: a store, isPlaying, toggle(), step(by), seek(progress)} of a scene with `count` steps. The progress is
- * written to the address when it stops.
- */
+/** {progress: a store, isPlaying, toggle(), step(by), seek(progress)}; the progress is in the address when it stops. */
 export function usePlayer(count) {
   const { motion_at: at, motion_speed: speed } = useSelection();
   const progress = useMemo(() => new Store(at), []);
@@ -96,9 +91,9 @@ function play(progress, latest, onEnd) {
 export function Controls({ player, count, sentence }) {
   const { motion_speed: speed } = useSelection();
   return html`<div class="motion-controls" role="group" aria-label="Play the arrows">
-    <button type="button" class="primary" onClick=${player.toggle}>${player.isPlaying ? "Pause" : "Play"}</button>
-    <button type="button" aria-label="One step back" onClick=${() => player.step(-1)}>‹</button>
-    <button type="button" aria-label="One step on" onClick=${() => player.step(1)}>›</button>
+    <button class="primary" onClick=${player.toggle}>${player.isPlaying ? "Pause" : "Play"}</button>
+    <button aria-label="One step back" onClick=${() => player.step(-1)}>‹</button>
+    <button aria-label="One step on" onClick=${() => player.step(1)}>›</button>
     <${Scrubber} player=${player} count=${count} sentence=${sentence} />
     <${Select} label="Speed" value=${speed} options=${SPEEDS.map((each) => [each, `${each} ×`])}
       onPick=${(value) => select({ motion_speed: Number(value) })} />
@@ -112,8 +107,7 @@ function Scrubber({ player, count, sentence }) {
   const onKeyDown = (event) => {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
     if (!by || hasModifier(event)) return;
-    event.preventDefault();
-    event.stopPropagation();
+    used(event);
     player.step(by);
   };
   return html`<label class="scrubber"><span class="unseen">Where the arrows are</span>

@@ -1,11 +1,9 @@
-// Reasons for the model's answer: components of the difference between the logits of the answer and the runner-up, by
-// word, head or layer. The answer is the next token, or with a classification head a label, or the score of two
-// texts.
+// Reasons for the model's answer (a token, a label or a score): parts of its logit less the runner-up's, by word, head or layer.
 import { interventionsOf } from "../../core/changes.js";
 import { useJson } from "../../core/fetching.js";
-import { html, useMemo, useRef } from "../../core/html.js";
+import { html, useMemo } from "../../core/html.js";
 import { lackOf, shownToken, textsOf, useCapabilities } from "../../core/model.js";
-import { format, percent } from "../../core/numbers.js";
+import { format, percent, sum } from "../../core/numbers.js";
 import { saved } from "../../core/place.js";
 import { select, useSelection } from "../../core/state.js";
 import { Bars } from "../../parts/bars.js";
@@ -14,13 +12,12 @@ import { Field } from "../../parts/field.js";
 import { Answer } from "../../parts/problem.js";
 import { spaced } from "../../parts/target_field.js";
 import { Tokens } from "../../parts/tokens.js";
-import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 import { Waterfall } from "../../parts/waterfall.js";
-import { HeadMap, largestFirst, total } from "./who.js";
+import { HeadMap, largestFirst } from "./who.js";
 
 const SHOWN = 12; // words of the waterfall
 
-/** Whether the model answers with a label or a score instead of a token. */
 export const answersWithLabels = (capabilities) =>
   lackOf(capabilities, "/v1/next") !== null && lackOf(capabilities, "/v1/classify") === null;
 
@@ -42,24 +39,22 @@ export function Reasons({ query, part }) {
   const capabilities = useCapabilities();
   const request = requestOf(selection, capabilities, query, part);
   const canAsk = request !== null && selection.text !== "" && (request.route !== "v1/next" || query !== null);
-  const picture = useRef(null);
   const answer = useJson(canAsk ? request.route : null, request?.body);
   if (request === null) return null;
   const entry = answer.data?.data[0];
-  const { contributions_by: by, contributions_verify: verify } = selection;
+  const { contributions_by: by } = selection;
   const isRefused = answer.error?.code === "not_explainable";
-  return html`<section class="card contributions-rows reasons"><header><h2>${TITLES[request.route]}</h2>
-      <${FieldChoices} field="contributions_by" label="Split by" choices=${["word", "head", "layer"].map((name) => [name, name])} />
-      ${by === "word" && html`<${FieldChoices} field="contributions_verify" label="Take out"
-        choices=${[["8", "8 words"], ["3", "3 words"], ["0", "nothing: estimates"]]} />`}
-      <${CopyMenu} route=${request.route} body=${request.body} />
-      ${entry && html`<${SaveMenu} picture=${by === "word" && verify !== "0" ? null : picture} name="reasons"
-        arrays=${savedParts(entry.reasons)} />`}</header>
+  const tools = html`<${FieldChoices} field="contributions_by" label="Split by"
+      choices=${["word", "head", "layer"].map((name) => [name, name])} />
+    ${by === "word" && html`<${FieldChoices} field="contributions_verify" label="Take out"
+      choices=${[["8", "8 words"], ["3", "3 words"], ["0", "nothing: estimates"]]} />`}`;
+  return html`<${Card} class="contributions-rows reasons" title=${TITLES[request.route]} aside=${tools} copy=${request}
+      save=${entry && { name: "reasons", arrays: savedParts(entry.reasons) }}>
     ${answersWithLabels(capabilities) && html`<${PairField} lack=${lackOf(capabilities, "/v1/score")} />`}
     ${interventionsOf(selection, capabilities).length > 0 && html`<p class="hint">This card shows the unchanged model.</p>`}
     ${isRefused ? html`<p class="lack">${refusalOf(answer.error)}</p>`
-      : html`<${Answer} answer=${answer} minHeight="25rem">${() => html`<${Told} entry=${entry} handle=${picture} />`}<//>`}
-  </section>`;
+      : html`<${Answer} answer=${answer} minHeight="25rem">${() => html`<${Told} entry=${entry} />`}<//>`}
+  <//>`;
 }
 
 /** The server's error text without sentences about a field that the page does not offer. */
@@ -78,15 +73,15 @@ function PairField({ lack }) {
 
 const nameOf = ({ option, label, token }) => option ?? label ?? spaced(token);
 
-function Told({ entry, handle }) {
+function Told({ entry }) {
   const { reasons } = entry;
-  const { target, versus, value, sum, by } = reasons;
+  const { target, versus, value, sum: whole, by } = reasons;
   const Drawn = { word: ByWord, head: ByHead, layer: ByLayer }[by];
   return html`<p class="hint"><code class="word">${nameOf(target)}</code> ${chanceOf(entry)}${versus && html`, rather
       than <code class="word">${nameOf(versus)}</code>`}: its logit is${" "}
       <b id="reasons-value">${format(value)}</b>${versus && " larger"}. All parts together are <b id="reasons-sum">${
-      format(sum)}</b>; a part speaks <b class="positive">for</b> it or <b class="negative">against</b> it.</p>
-    <${Drawn} reasons=${reasons} handle=${handle} />`;
+      format(whole)}</b>; a part speaks <b class="positive">for</b> it or <b class="negative">against</b> it.</p>
+    <${Drawn} reasons=${reasons} />`;
 }
 
 function chanceOf({ score, probs, temperatures }) {
@@ -97,13 +92,13 @@ function chanceOf({ score, probs, temperatures }) {
 const wordName = ({ token, position, stack }) => `${shownToken(token)} (${stack === "encoder" ? "encoder " : ""}${position})`;
 const restOf = (reasons) => Object.entries(reasons.rest).map(([name, value]) => ({ name, value }));
 
-function Steps({ reasons, steps, label, onPick, handle }) {
+function Steps({ reasons, steps, label, onPick }) {
   const all = useMemo(() => [...steps, ...restOf(reasons)], [reasons]);
   return html`<${Waterfall} steps=${all} total=${{ name: reasons.versus ? "difference" : "logit", value: reasons.sum }}
-    label=${label} handle=${handle} onPick=${onPick} />`;
+    label=${label} onPick=${onPick} />`;
 }
 
-function ByWord({ reasons, handle }) {
+function ByWord({ reasons }) {
   const { parts, verify } = reasons;
   const stacks = [...new Set(parts.map(({ stack }) => stack))];
   const measured = useMemo(() => verify && measuredOf(reasons), [reasons]);
@@ -112,7 +107,7 @@ function ByWord({ reasons, handle }) {
   const Drawn = measured ? Measured : Estimated;
   const shared = { parts, most, weightOf };
   return html`${stacks.map((stack) => html`<${StackWords} key=${stack} stack=${stack} ...${shared} />`)}
-    <${Drawn} reasons=${reasons} measured=${measured} handle=${handle} />`;
+    <${Drawn} reasons=${reasons} measured=${measured} />`;
 }
 
 /** {rows: [{part, value, estimate}], all}: the logit with each word less the logit without it, the largest first. */
@@ -132,11 +127,11 @@ function Measured({ reasons, measured: { rows, all } }) {
       format(all.predicted)}.</p>`}`;
 }
 
-function Estimated({ reasons, handle }) {
+function Estimated({ reasons }) {
   const { parts } = reasons;
   const steps = useMemo(() => largestFirst(parts.map((part) => ({ name: wordName(part), key: part.position, value: part.value })),
     SHOWN), [reasons]);
-  return html`<${Steps} reasons=${reasons} steps=${steps} label="Contribution of each word, and the sum" handle=${handle}
+  return html`<${Steps} reasons=${reasons} steps=${steps} label="Contribution of each word, and the sum"
     onPick=${({ key }) => key !== undefined && select({ key })} />`;
 }
 
@@ -149,11 +144,11 @@ function StackWords({ stack, parts, most, weightOf }) {
     label=${`Words${stack ? ` of the ${stack}` : ""} by their contributions`} onPick=${(key) => select({ key })} />`;
 }
 
-function ByHead({ reasons, handle }) {
+function ByHead({ reasons }) {
   const map = useMemo(() => headMap(reasons.parts), [reasons]);
-  const steps = [{ name: "all heads", value: total(map.values) }];
+  const steps = [{ name: "all heads", value: sum(map.values) }];
   return html`<div class="columns">
-    <div><${HeadMap} ...${map} label="Contribution of each head to the answer" handle=${handle} /></div>
+    <div><${HeadMap} ...${map} label="Contribution of each head to the answer" /></div>
     <div><${Steps} reasons=${reasons} steps=${steps} label="All heads, the rest, and the sum" /></div></div>`;
 }
 
@@ -168,10 +163,10 @@ function headMap(parts) {
   return { values, rows, count };
 }
 
-function ByLayer({ reasons, handle }) {
+function ByLayer({ reasons }) {
   const steps = useMemo(() => reasons.parts.flatMap(({ layer, attention, mlp }) =>
     [{ name: `attn ${layer}`, layer, value: attention }, { name: `mlp ${layer}`, layer, value: mlp }]), [reasons]);
-  return html`<${Steps} reasons=${reasons} steps=${steps} label="Contribution of each layer, and the sum" handle=${handle}
+  return html`<${Steps} reasons=${reasons} steps=${steps} label="Contribution of each layer, and the sum"
     onPick=${({ layer }) => layer !== undefined && select({ layer })} />`;
 }
 

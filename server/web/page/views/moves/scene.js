@@ -1,5 +1,5 @@
-// The picture of the arrows: added one after another, then all at once. It is a function of a progress between 0 and
-// 1, so that playback, scrubbing and recording give the same pictures.
+// The picture of the arrows, one after another, then all at once: a function of a progress between 0 and 1.
+import { dot, fill, line, tip } from "../../parts/ink.js";
 
 export const TURN = 0.8; // progress at which all steps are complete; after it, all arrows are drawn at once
 const OF_KIND = { word: "key", head: "value", more: "key", embedding: "ink", state: "ink", mlp: "good", attention: "value" };
@@ -34,8 +34,7 @@ export class Scene {
     const { context, width, height } = this;
     const { ways } = this.data;
     context.globalAlpha = 1;
-    context.fillStyle = this.colours.raised;
-    context.fillRect(0, 0, width, height);
+    fill(context, 0, 0, width, height, this.colours.raised);
     context.textBaseline = "middle";
     const phases = ways.map((way) => phaseOf(way, progress));
     const drawn = ways.map((way, i) => this.#arrowsOf(way, phases[i], i));
@@ -123,19 +122,12 @@ export class Scene {
     return arrows;
   }
 
-  #line([x0, y0], [x1, y1], wide, colour, alpha = 1) {
-    const { context } = this;
-    context.globalAlpha = alpha;
-    context.strokeStyle = this.colours[colour];
-    context.lineWidth = wide;
-    context.beginPath();
-    context.moveTo(x0, y0);
-    context.lineTo(x1, y1);
-    context.stroke();
+  #line(from, to, wide, colour, alpha = 1) {
+    this.context.globalAlpha = alpha;
+    line(this.context, [from, to], this.colours[colour], wide);
   }
 
   #drawArrow({ from, to, whole, colour, label, size, isNow, isLoose, alpha, wide }) {
-    const { context } = this;
     const [far, long] = [to, whole].map((end) => Math.hypot(end[0] - from[0], end[1] - from[1]));
     if (long < 0.5) return;
     const [ux, uy] = [(whole[0] - from[0]) / long, (whole[1] - from[1]) / long];
@@ -145,14 +137,8 @@ export class Scene {
     }
     if (far >= 0.5) {
       const head = Math.min(4 + 2 * wide, far * 0.6);
-      const [bx, by] = [to[0] - ux * head, to[1] - uy * head];
-      this.#line(from, [bx, by], wide, colour, alpha);
-      context.fillStyle = this.colours[colour];
-      context.beginPath();
-      context.moveTo(to[0], to[1]);
-      context.lineTo(bx - uy * head * 0.45, by + ux * head * 0.45);
-      context.lineTo(bx + uy * head * 0.45, by - ux * head * 0.45);
-      context.fill();
+      this.#line(from, [to[0] - ux * head, to[1] - uy * head], wide, colour, alpha);
+      tip(this.context, to, [ux, uy], head, head * 0.45, this.colours[colour]);
     }
     if (!label || alpha <= 0.3 || (long <= 12 && !isNow)) return;
     const style = { colour, size: isNow ? LARGE : SMALL, weight: isNow ? 1e6 : long, alpha };
@@ -162,12 +148,8 @@ export class Scene {
   }
 
   #dot(x, y, radius, colour) {
-    const { context } = this;
-    context.globalAlpha = 1;
-    context.fillStyle = this.colours[colour];
-    context.beginPath();
-    context.arc(x, y, radius, 0, 2 * Math.PI);
-    context.fill();
+    this.context.globalAlpha = 1;
+    dot(this.context, x, y, radius, this.colours[colour]);
   }
 
   #drawEnds(way, { done }, w) {
@@ -219,8 +201,7 @@ export class Scene {
       if (taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
       taken.push(box);
       context.globalAlpha = 0.75 * label.alpha;
-      context.fillStyle = this.colours.raised;
-      context.fillRect(box[0], box[1], wide + 4, label.size * 1.3);
+      fill(context, box[0], box[1], wide + 4, label.size * 1.3, this.colours.raised);
       this.#write(label.text, x, y, label.colour, label.alpha);
     }
   }
@@ -231,7 +212,6 @@ export class Scene {
     this.context.fillText(text, x, y);
   }
 
-  /** The scale changes as the arrows grow. */
   #drawRuler() {
     const most = 110 / this.unit;
     const power = 10 ** Math.floor(Math.log10(most));

@@ -1,6 +1,7 @@
 // Converts an answer of /v1/contributions to steps: all additions to one word's vector, in order, with their vectors.
 import { sidesOf, shownToken } from "../../core/model.js";
-import { addTo, lengthOf, sumOf, zeros } from "./vectors.js";
+import { lengthOf } from "../../core/projection.js";
+import { addTo, sumOf, zeros } from "./vectors.js";
 
 const MOST = { sum: 10, each: 4, one: 12 }; // sources with their own arrow, per layer or in total; the others share one
 
@@ -134,7 +135,6 @@ const WHATS = {
   rounding: () => "rounding of the sums",
 };
 
-/** The name of a step's source: ‘fluffy’ (1), head 3, the MLP. */
 export function whatOf(step, { tokens, position }) {
   const quoted = (token) => `‘${shownToken(token)}’`;
   if (step.kind !== "word") return WHATS[step.kind]?.(step, quoted(tokens.queries[position])) ?? step.kind;

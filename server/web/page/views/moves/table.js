@@ -18,7 +18,7 @@ export function StepsTable({ way, player, space }) {
       <${Headings} names=${["step", "what is added", "layer", "length", `in the ${space}`, "left to the end",
         ...(reads ? ["the lens reads"] : [])]} />
       <tbody>${way.steps.map((step, i) => html`<tr class=${classes(i === done - 1 && "current")}>
-        <td><button type="button" class="plain" aria-label=${`Go to step ${i + 1}`} onClick=${() => go(i)}>${i + 1}</button></td>
+        <td><button class="plain" aria-label=${`Go to step ${i + 1}`} onClick=${() => go(i)}>${i + 1}</button></td>
         <th scope="row">${step.what}</th>
         <td class="number">${where(step)}</td>
         <td class="number">${format(step.size)}</td>

@@ -1,16 +1,9 @@
-// Linear algebra of the arrows: sums, lengths, and the axes of the plane or space.
+// Linear algebra of the arrows: sums, and the axes of the plane or space.
+import { dot, lengthOf } from "../../core/projection.js";
 
 const ROUNDS = 30; // rounds of power iteration; more of them change the displayed share by less than 0.1 %
 
 export const zeros = (width) => new Float64Array(width);
-
-export function dot(a, b) {
-  let sum = 0;
-  for (let i = 0; i < a.length; i += 1) sum += a[i] * b[i];
-  return sum;
-}
-
-export const lengthOf = (vector) => Math.sqrt(dot(vector, vector));
 
 export function addTo(sum, vector, factor = 1) {
   for (let i = 0; i < sum.length; i += 1) sum[i] += factor * vector[i];

@@ -1,7 +1,8 @@
 // Measures the ways of one or more words: points in a common plane or space, lengths, remaining distances.
 import { shownToken } from "../../core/model.js";
+import { dot, lengthOf } from "../../core/projection.js";
 import { labelOf, stepsOf, whatOf } from "./steps.js";
-import { addTo, dot, lengthOf, onAxes, orthonormal, shareHeld, sumOf, withPrincipal, zeros } from "./vectors.js";
+import { addTo, onAxes, orthonormal, shareHeld, sumOf, withPrincipal, zeros } from "./vectors.js";
 
 const SOURCES = ["word", "head", "more", "rest", "attention", "cross"]; // all additions of attention except its bias
 const DIMENSIONS = { plane: 2, space: 3 };

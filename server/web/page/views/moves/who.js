@@ -1,58 +1,51 @@
 // Sources of additions to the word's vector: heads, source words, and single pairs of a word and a head.
-import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { html, useMemo, useState } from "../../core/html.js";
 import { shownToken, useHead } from "../../core/model.js";
-import { counted, format, largest } from "../../core/numbers.js";
+import { counted, format, indices, largest, sum } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Bars } from "../../parts/bars.js";
 import { FieldChoices } from "../../parts/choices.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Tokens } from "../../parts/tokens.js";
-import { SaveMenu } from "../../parts/tools.js";
+import { Card } from "../../parts/tools.js";
 
 const SHOWN = 10;
-export const total = (values) => values.reduce((sum, value) => sum + value, 0);
-const numbers = (count) => Array.from({ length: count }, (_, i) => String(i));
 
 /** The items {name, value} with the largest values, the largest first, and one for all others. */
 export function largestFirst(items, count) {
   const order = [...items].sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   const others = order.slice(count);
-  const rest = { name: counted(others.length, "other"), value: total(others.map(({ value }) => value)) };
+  const rest = { name: counted(others.length, "other"), value: sum(others.map(({ value }) => value)) };
   return others.length ? [...order.slice(0, count), rest] : order;
 }
 
-/**
- * A number for each head as a map; a click chooses the head. values: row-major; rows: names of rows, which end with the
- * layer; count: of heads.
- */
-export function HeadMap({ values, rows, count, kind = "diverging", label, handle }) {
+/** A number for each head as a map; a click chooses the head. values: row-major; rows: their names, which end with the layer. */
+export function HeadMap({ values, rows, count, kind = "diverging", label }) {
   const [hovered, setHovered] = useState(null);
   const { layer, head } = useHead();
-  const columns = useMemo(() => numbers(count), [count]);
+  const columns = useMemo(() => indices(count), [count]);
   const selected = useMemo(() => ({ row: rows.indexOf(String(layer)), column: head }), [rows, layer, head]);
   return html`<${Matrix} values=${values} rowNames=${rows} columnNames=${columns} rowTitle="layer" columnTitle="head"
       rowColour="ink" columnColour="ink" square=${false} maxCell=${44} kind=${kind} label=${label} selected=${selected}
-      hovered=${hovered} onHover=${setHovered} handle=${handle}
+      hovered=${hovered} onHover=${setHovered}
       onPick=${({ row, column }) => select({ layer: Number(rows[row].split(" ").at(-1)), head: column })}
       describe=${(row, column) => `layer ${rows[row]}, head ${column}: ${format(values[row * count + column])}`} />
     <${ColourScale} ...${scaleOf(values, kind)} />`;
 }
 
 export function ByHead({ entry, array, isLogit, isSigned }) {
-  const picture = useRef(null);
   const [layers, heads, , keys] = array.shape;
   const sums = useMemo(() => Float32Array.from({ length: layers * heads }, (_, i) =>
-    total(array.data.subarray(i * keys, (i + 1) * keys))), [array]);
+    sum(array.data.subarray(i * keys, (i + 1) * keys))), [array]);
   const rows = useMemo(() => entry.layers.map(String), [array]);
-  return html`<section class="card"><header><h2>Which head?</h2>
-      <${SaveMenu} picture=${picture} name="contributions-by-head"
-        arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows, columns: numbers(heads) }]} /></header>
+  return html`<${Card} title="Which head?" save=${{ name: "contributions-by-head",
+      arrays: [{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows, columns: indices(heads) }] }}>
     <p class="hint">${entry.isDifference ? html`How much <b class="positive">more</b> or <b class="negative">less</b> each head adds.`
       : isLogit ? html`Each head <b class="positive">raises</b> or <b class="negative">lowers</b> the logit.`
       : "Lengths of each head's contributions, summed over the source words."} Click a head to choose it.</p>
-    <${HeadMap} values=${sums} rows=${rows} count=${heads} kind=${isSigned ? "diverging" : "sequential"} handle=${picture}
+    <${HeadMap} values=${sums} rows=${rows} count=${heads} kind=${isSigned ? "diverging" : "sequential"}
       label="Contribution of each layer and head" />
-  </section>`;
+  <//>`;
 }
 
 export function BySource({ entry, array, isLogit, isSigned, keys, chosenKey }) {
@@ -64,16 +57,16 @@ export function BySource({ entry, array, isLogit, isSigned, keys, chosenKey }) {
   const rows = largestFirst(items.filter(({ value }) => value !== 0), SHOWN); // masked keys add nothing
   const most = Math.max(...sums.map(Math.abs), 1e-30);
   const pick = (key) => select({ key });
-  return html`<section class="card"><header><h2>Which word?</h2>
-      <${FieldChoices} field="contributions_heads" label="Through"
-        choices=${[["all", "all heads"], ["one", `layer ${layer}, head ${head}`]]} /></header>
+  const through = html`<${FieldChoices} field="contributions_heads" label="Through"
+    choices=${[["all", "all heads"], ["one", `layer ${layer}, head ${head}`]]} />`;
+  return html`<${Card} title="Which word?" aside=${through}>
     <${Tokens} tokens=${keys} weights=${sums} largest=${most} isSigned=${isSigned}
       query=${entry.part === "cross" ? null : entry.query_positions[0]} key_=${chosenKey} onPick=${pick} write=${format}
       label="Source words" />
     <${Bars} rows=${rows} largest=${most} columns=${["from (position)", isLogit ? "logit" : "length"]}
-      caption=${`Together ${format(total(sums))}. Largest first.`}
+      caption=${`Together ${format(sum(sums))}. Largest first.`}
       onPick=${(row) => rows[row].key !== undefined && pick(rows[row].key)} />
-  </section>`;
+  <//>`;
 }
 
 function sumsByKey(array, only) {
@@ -92,7 +85,7 @@ export function Largest({ entry, array, isLogit, keys }) {
     const [layer, head, key] = [entry.layers[Math.floor(at / heads)], at % heads, place % count];
     return { layer, head, key, name: `${shownToken(keys[key])} (${key})`, note: `layer ${layer}, head ${head}`, value: array.data[place] };
   }), [array]);
-  return html`<section class="card"><header><h2>Largest contributions</h2></header>
+  return html`<${Card} title="Largest contributions">
     <p class="hint">From one word, through one head. Click one to see in <i>Why</i> where its weight comes from.</p>
     <${Bars} rows=${rows.map(({ name, value, note }) => ({ name, value, note }))}
       columns=${["from (position)", isLogit ? "logit" : "length", "through"]}
@@ -100,5 +93,5 @@ export function Largest({ entry, array, isLogit, keys }) {
         const { layer, head, key } = rows[row];
         select({ view: "why", layer, head, key });
       }} />
-  </section>`;
+  <//>`;
 }

@@ -1,8 +1,7 @@
-// The whole vocabulary as one falling curve with logarithmic axes; the filled part has the tokens that can be
-// sampled.
+// The whole vocabulary as one falling curve with logarithmic axes; the filled part can be sampled.
 import { html, useCallback, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
-import { grouped, percent } from "../../core/numbers.js";
+import { grouped, percent, within } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
 import { dot, line, path, write } from "../../parts/ink.js";
 import { Picture } from "../../parts/picture.js";
@@ -11,9 +10,8 @@ import { useName } from "./row.js";
 
 const MARGIN = { left: 58, right: 14, top: 14, bottom: 36 };
 const HEIGHT = 300;
-const SMALLEST = 1e-10; // below that, the axis ends
+const SMALLEST = 1e-10;
 
-/** found: a token to mark, or null. */
 export function Curve({ row, drawn, found }) {
   const [hovered, setHovered] = useState(null); // a rank, from 1
   const count = row.order.length;
@@ -29,7 +27,7 @@ export function Curve({ row, drawn, found }) {
     },
     [hovered, drawn],
   );
-  const move = (rank) => setHovered(Math.max(1, Math.min(count, rank)));
+  const move = (rank) => setHovered(within(rank, 1, count));
   const step = (rank, by) => (by > 0 ? Math.max(rank + 1, Math.round(rank * 1.1)) : Math.min(rank - 1, Math.round(rank / 1.1)));
   const saved = { label: "probabilities by id", rows: ["softmax", "drawn"],
     lists: [drawn.probabilities, drawn.kept] };
@@ -120,7 +118,7 @@ function drawAxes(context, width, colours, { low, high, widest, x, y }) {
 
 const raised = (power) => String(power).replace("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
 
-/** The ranks with a point: one per pixel, the first ones all. */
+/** One per pixel, the first ones all. */
 function ranksPerPixel(axes, width, count) {
   const ranks = [];
   for (let x = MARGIN.left; x <= width - MARGIN.right; x += 1) {

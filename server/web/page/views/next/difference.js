@@ -13,7 +13,7 @@ import { useName } from "./row.js";
 
 const SHOWN = 20;
 
-/** before, after: {row, drawn} (see row.js), at the same sliders; body: the request of both. */
+/** {row, drawn} of both sides (see row.js); body: the request of both. */
 export function Difference({ before, after, body, children }) {
   const sides = sideNames(useSelection());
   const name = useDifferenceName();

@@ -1,24 +1,23 @@
 // Search for any token: its rank, logit and probability, however unlikely it is.
 import { useJson } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
-import { useCapabilities } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Problem } from "../../parts/problem.js";
 import { TokenName } from "../../parts/token_name.js";
-import { ACTS } from "./likeliest.js";
+import { useAct } from "./likeliest.js";
 import { useName } from "./row.js";
 
-/** The token of a search text: "#17" is the token with that id, other text its first token. */
+/** "#17" is the token with that id, other text its first token. */
 const idOf = (find) => (/^#\d+$/.test(find) ? Number(find.slice(1)) : null);
 
 const usePieces = (text) =>
   useJson(text && idOf(text) === null ? "tokenize" : null, { prompt: text, add_special_tokens: false, return_token_strs: true });
 
-/** The search text with a space before it, like most words in a text; "" for an id or a text that has one. */
+/** With a space before it, like most words in a text; "" for an id or a text that has one. */
 const spaced = (find) => (find && idOf(find) === null && !find.startsWith(" ") ? ` ${find}` : "");
 
-/** The token of the search, the likelier one of both spellings; null without a search. */
+/** The likelier one of both spellings; null without a search. */
 export function useFound(row) {
   const { next_find: find } = useSelection();
   const [plain, after] = [usePieces(find), usePieces(spaced(find))];
@@ -59,7 +58,7 @@ function Chance({ row, drawn, token, name, note, onPick }) {
   const asked = useName(row, token);
   const cut = drawn.cutBy(token);
   return html`<p class="chance">
-    <button type="button" class="token" title=${ACTS[useCapabilities().kind] ?? ACTS.decoder} onClick=${() => onPick(token)}>
+    <button class="token" title=${useAct()} onClick=${() => onPick(token)}>
       <${TokenName} token=${name ?? asked} /></button>
     <b>rank ${row.rankOf(token)}</b> of ${grouped(row.order.length)},${" "}
     <span class="number">${percent(drawn.probabilities[token])}</span>,

@@ -4,35 +4,34 @@ import { useCapabilities } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { TIED } from "../../parts/bars.js";
 import { TokenName } from "../../parts/token_name.js";
+import { Card } from "../../parts/tools.js";
 
-/** The effect of a click on a token, by the kind of model. */
-export const ACTS = { decoder: "write it and continue", encoder: "put it in this place" };
+const ACTS = { decoder: "write it and continue", encoder: "put it in this place" };
+export const useAct = () => ACTS[useCapabilities().kind] ?? ACTS.decoder;
 const SHOWN = 20;
 const MOST = 100; // number of token names that row.js has
 
-/** found: a token to mark, or null. onPick(token): append the token to the text. */
 export function Likeliest({ row, drawn, found, onPick }) {
   const [shown, setShown] = useState(SHOWN);
   const tokens = Array.from(row.order.subarray(0, shown));
-  const { compute_dtype: dtype, kind } = useCapabilities();
+  const { compute_dtype: dtype } = useCapabilities();
+  const act = useAct();
   const full = Math.max(drawn.kept[row.order[0]], drawn.probabilities[row.order[0]], 1e-30);
-  return html`<section class="card">
-    <header><h2>The likeliest tokens</h2>
-      <ul class="legend"><li><i class="swatch before"></i>softmax</li><li><i class="swatch after"></i>distribution for drawing</li>
-        <li><i class="swatch cut"></i>cut</li></ul>
-    </header>
+  const legend = html`<ul class="legend"><li><i class="swatch before"></i>softmax</li><li><i class="swatch after"></i>distribution for
+    drawing</li><li><i class="swatch cut"></i>cut</li></ul>`;
+  return html`<${Card} title="The likeliest tokens" aside=${legend}>
     <table class="likeliest" aria-label="The likeliest tokens">
       <thead><tr><th scope="col">#</th><th scope="col">token</th><th scope="col"><span class="unseen">bars</span></th>
         <th scope="col">softmax</th><th scope="col">drawn</th></tr></thead>
       <tbody>${tokens.map((token) => html`<${Line} key=${token} row=${row} drawn=${drawn} token=${token}
-        full=${full} act=${ACTS[kind] ?? ACTS.decoder}
+        full=${full} act=${act}
         isFound=${token === found} onPick=${onPick} />`)}</tbody>
     </table>
     ${tokens.some(row.isTied) && html`<p class="hint">Ranks with = are of equal logits: ${dtype} has no numbers between
       them. The order of such tokens means nothing.</p>`}
     ${shown < Math.min(MOST, row.order.length)
-      && html`<button type="button" class="quiet" onClick=${() => setShown(MOST)}>Show ${MOST}</button>`}
-  </section>`;
+      && html`<button class="quiet" onClick=${() => setShown(MOST)}>Show ${MOST}</button>`}
+  <//>`;
 }
 
 function Line({ row, drawn, token, full, act, isFound, onPick }) {
@@ -42,7 +41,7 @@ function Line({ row, drawn, token, full, act, isFound, onPick }) {
   const isActual = row.actual === token;
   return html`<tr class=${classes(cut && "cut", isFound && "on")}>
     <td class="rank" title=${row.isTied(token) ? TIED : undefined}>${row.rankOf(token)}</td>
-    <th scope="row"><button type="button" class="token" title=${`id ${token}, logit ${format(row.logits[token])}: ${act}`}
+    <th scope="row"><button class="token" title=${`id ${token}, logit ${format(row.logits[token])}: ${act}`}
       onClick=${() => onPick(token)}><${TokenName} token=${name} /></button>${isActual &&
       html`<span class="hint" title="the token that the text has there"> ← text</span>`}</th>
     <td class="bar"><div class="before" style=${{ width: `${(before / full) * 100}%` }}></div>

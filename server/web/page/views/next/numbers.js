@@ -6,7 +6,6 @@ import { Term } from "../../parts/term.js";
 import { TokenName } from "../../parts/token_name.js";
 import { useName } from "./row.js";
 
-/** row, drawn: see row.js. */
 export function Numbers({ row, drawn }) {
   const { order } = row;
   return html`<div>
@@ -33,7 +32,6 @@ export function Sentence({ row, drawn }) {
   </p>`;
 }
 
-/** One number with its name and a note. */
 export const Fact = ({ name, note, children }) =>
   html`<div><dt>${name}</dt><dd><b class="number">${children}</b><span>${note}</span></dd></div>`;
 

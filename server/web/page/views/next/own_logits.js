@@ -11,10 +11,7 @@ const MOST = 20;
 const BESIDE = [0.5, 1, 2]; // temperatures that are always shown
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?$/i;
 
-/**
- * {logits} of a text, or {lack}: the error in it. A comma separates numbers, but between semicolons it is a decimal
- * comma; "2,5" without semicolons is ambiguous.
- */
+/** {logits} or {lack}. A comma separates numbers, but between semicolons it is a decimal comma; "2,5" alone is ambiguous. */
 function readLogits(text) {
   const list = text.replace(/[[\]()]/g, " ").replaceAll("−", "-").trim();
   const isTight = /\d,\d/.test(list);

@@ -2,17 +2,15 @@
 import { json, look, useAnswer, useJson } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
 import { useCapabilities } from "../../core/model.js";
-import { descending, entropy, grouped, rankAt, softmax } from "../../core/numbers.js";
+import { descending, entropy, grouped, rankAt, softmax, sum } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 
 const NAMED = 100; // tokens with names in the response; names of others are fetched when needed
 
 /**
- * {answer, body, row, drawn} of the selected position of an input (null: no request), at the sliders' options
- * {temperature, topK, topP, minP}; row and drawn (see `distribution`) are null until they have arrived. row is {tokens,
- * ids, position, actual (the text's token there, or undefined), logits [V], order, ranks, isTied(token), rankOf(token)
- * (a rank as text, with = if tokens share it), nameOf(token) (null if it is not among the likeliest)}.
+ * The selected position of an input (null: no request), at the options {temperature, topK, topP, minP}; row and drawn are null
+ * until they have arrived. rankOf(token): as text, with = if tokens share it; nameOf(token): null if it is not among the likeliest.
  */
 export function useRow(options, input) {
   const selection = useSelection();
@@ -67,33 +65,28 @@ export function useName(row, token) {
 
 const GREEDY_BELOW = 1e-5; // smaller temperatures are greedy in the sampler too
 
-/** The enabled filters as fields of v1/next; {} if every token is kept. */
+/** {} if every token is kept. */
 export const filtersOf = ({ topK, topP, minP }) => ({
   ...(topK > 0 ? { top_k: topK } : {}),
   ...(topP < 1 ? { top_p: topP } : {}),
   ...(minP > 0 ? { min_p: minP } : {}),
 });
 
-/**
- * Fetcher for `useAnswer`: {entry, filtered}, the row, and the result of the filters if there are any. The row does not
- * depend on the sliders: it is fetched once.
- */
+/** The row, and the result of the filters if there are any: the row does not depend on the sliders, and is fetched once. */
 async function fetchRow(route, { row, filtered }, options) {
   const [[entry], answer] = await Promise.all([look(route, row, options), filtered && json(route, filtered, options)]);
   return { entry, filtered: answer && answer.data[0].temperatures[0] };
 }
 
 /**
- * The distribution of one row of logits. order, ranks: the tokens by falling logit, and their places from 1. filtered:
- * the server's {num_kept, kept_entropy, num_passed} at that temperature, or null without a filter; filters keep the
- * likeliest tokens. Returns {temperature, probabilities [V], kept [V] (the sampling probabilities, 0 for removed
- * tokens), cutBy(token) (the filter that removed it, or null), numKept, entropy, keptEntropy (in nats)}.
+ * order, ranks: the tokens by falling logit, and their places from 1. filtered: the server's {num_kept, kept_entropy,
+ * num_passed}, or null. kept: the sampling probabilities, 0 for removed tokens; cutBy(token): the filter that removed it, or null.
  */
 function distribution(logits, order, ranks, temperature, filtered) {
   const probabilities = softmax(logits, temperature < GREEDY_BELOW ? 0 : temperature);
   const numKept = filtered?.num_kept ?? probabilities.reduce((count, p) => count + (p > 0), 0);
   const kept = probabilities.map((p, token) => (ranks[token] <= numKept ? p : 0));
-  const held = kept.reduce((sum, p) => sum + p, 0);
+  const held = sum(kept);
   for (let token = 0; token < kept.length; token += 1) kept[token] /= held;
   const passed = Object.entries(filtered?.num_passed ?? {});
   const cutBy = (token) => passed.find(([, count]) => ranks[token] > count)?.[0].replace("_", "-") ?? null;
@@ -101,7 +94,6 @@ function distribution(logits, order, ranks, temperature, filtered) {
   return { temperature, probabilities, kept, cutBy, numKept, entropy: all, keptEntropy: filtered?.kept_entropy ?? all };
 }
 
-/** The place of each token in the order, 1 the likeliest. */
 function ranksOf(order) {
   const ranks = new Uint32Array(order.length);
   order.forEach((token, place) => {

@@ -3,7 +3,7 @@ import { OTHER, sidesOfRequest, useDifferenceName } from "../../core/compare.js"
 import { useJson } from "../../core/fetching.js";
 import { html, useMemo } from "../../core/html.js";
 import { clamp, inputOf, useCapabilities, useTokens } from "../../core/model.js";
-import { format, sizeOf } from "../../core/numbers.js";
+import { format, sizeOf, sum } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Answer } from "../../parts/problem.js";
 import { Tokens } from "../../parts/tokens.js";
@@ -15,11 +15,11 @@ export function TextScore() {
   const { own, other } = sidesOfRequest(inputOf(selection, useCapabilities()));
   const [answer, first] = [useScore(own), useScore(other)];
   const body = other ? { ...bodyOf(own), [OTHER]: bodyOf(other) } : bodyOf(own);
-  const difference = useDifferenceName();
+  const difference = useDifferenceName(": ");
   const { tokens } = useTokens(text); // decoded with the text around them
   const logprobs = answer.data?.choices[0].logprobs;
   const names = !answer.isStale && tokens.length === logprobs?.tokens.length ? tokens : logprobs?.tokens;
-  return html`<${Card} class="text-score" title=${`The text, as the model expected it${difference && `: ${difference}`}`}
+  return html`<${Card} class="text-score" title=${`The text, as the model expected it${difference}`}
       copy=${{ route: "v1/completions", body }}>
     <${Answer} answer=${other && !first.data ? first : answer}>${() => other
       ? html`<${Changed} tokens=${names} values=${[first, answer].map(({ data }) => data.choices[0].logprobs.token_logprobs)}
@@ -35,7 +35,7 @@ const useScore = (given) => useJson(given ? "v1/completions" : null, given && bo
 const Scored = ({ tokens, query, ...more }) => html`<${Tokens} tokens=${tokens} query=${clamp(query, tokens.length)}
   onPick=${(position) => select({ query: Math.max(0, position - 1) })} ...${more} />`;
 
-/** The change of each token's log probability, in nats; none for texts of different lengths. */
+/** In nats; none for texts of different lengths. */
 function Changed({ tokens, values: [before, after], query }) {
   const apart = useMemo(() => after.map((value, i) => (value === null ? NaN : value - before[i])), [before, after]);
   const [first, second] = [before, after].map(perplexityOf);
@@ -49,7 +49,7 @@ function Changed({ tokens, values: [before, after], query }) {
 
 function perplexityOf(values) {
   const scored = values.filter((value) => value !== null);
-  return Math.exp(-scored.reduce((sum, value) => sum + value, 0) / Math.max(scored.length, 1));
+  return Math.exp(-sum(scored) / Math.max(scored.length, 1));
 }
 
 function Score({ tokens, values, query }) {

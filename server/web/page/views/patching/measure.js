@@ -6,9 +6,8 @@ const AT_ONCE = 8; // requests of a row
 const [NAMED, MOST_NAMED] = [100, 1024]; // tokens of an answer; the server accepts 1024
 
 /**
- * {ends, answers} of the two inputs (null: no request). ends, of both answers: {words, apart, likeliest, count}, or null.
- * words: [{id, name}], the token that is likelier by most after A, and the one after B. apart: the logit of the first minus
- * the second's, [after A, after B]; likeliest: tokens, likewise. count: how many tokens most likely contain both words.
+ * Of the two inputs (null: no request). words: the token that is likelier by most after A, and the one after B; apart: the logit
+ * of the first minus the second's, [after A, after B]; count: how many tokens most likely contain both words.
  */
 export function useEnds(inputs) {
   const answers = inputs.map((input) => useLook(input && "v1/next", { ...input, num_tokens: NAMED, full: true }));
@@ -29,10 +28,7 @@ function endsOf(entries) {
   return { words, apart, likeliest, count: areNear ? NAMED : MOST_NAMED };
 }
 
-/**
- * {share, chances, tokens} of a patched request: the logit difference, scaled as in TransformerLens (0: as in text B, 1: as
- * in text A); the probabilities of both words; the likeliest tokens.
- */
+/** share: the logit difference, scaled as in TransformerLens (0: as in text B, 1: as in text A); chances: of both words. */
 async function measured(body, { words, apart: [a, b] }, options) {
   const { tokens } = (await json("v1/next", body, options)).data[0].temperatures[0];
   let found = words.map(({ id }) => tokenOf(tokens, id));
@@ -43,7 +39,7 @@ async function measured(body, { words, apart: [a, b] }, options) {
   return { share: (found[0].logit - found[1].logit - b) / (a - b), chances: found.map((one) => one.probability), tokens };
 }
 
-/** The answer (see useAnswer) with the results of patched requests (null: none). */
+/** The results of patched requests (null: none). */
 export function useMeasured(bodies, ends) {
   const fetcher = useCallback(async (_, all, options) => {
     const found = [];
@@ -56,10 +52,7 @@ export function useMeasured(bodies, ends) {
   return useAnswer(fetcher, bodies && "v1/next", bodies);
 }
 
-/**
- * {cells, error, retry}: results [row][column] of a grid of requests, row by row, without the rows to come. Every eighth row
- * comes first, so that the whole is visible early. Another `key` is another grid.
- */
+/** results [row][column], row by row; every eighth row comes first, so that the whole is visible early. */
 export function useGrid(rows, ends, key) {
   const [arrived, setArrived] = useState({ key, cells: {} });
   const cells = arrived.key === key ? arrived.cells : {};

@@ -1,12 +1,9 @@
 // Both texts in two rows, aligned by their difference. A word is dragged to the other text, or both are chosen one by one.
-import { classes, hasModifier, html, useRef, useState } from "../../core/html.js";
+import { classes, hasModifier, html, used, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { select } from "../../core/state.js";
 
-/**
- * {columns, first} of two lists of ids: columns [[position in a, in b, whether the ids are equal]], null without a
- * counterpart; first: the first column that differs. Middles are paired from their ends: their last tokens have read most.
- */
+/** columns: [[position in a, in b, whether the ids are equal]]; middles are paired from their ends: their last tokens have read most. */
 export function aligned(a, b) {
   const width = Math.max(a.length, b.length);
   let first = 0;
@@ -19,7 +16,7 @@ export function aligned(a, b) {
   return { columns: columns.map(([i, j]) => [i, j, i !== null && a[i] === b[j]]), first };
 }
 
-/** from, into: the texts (0 is A, 1 is B) of the patch's source and target. Arrow keys move, Enter chooses, Escape gives up. */
+/** from, into: the texts (0 is A, 1 is B) of source and target. Arrow keys move, Enter chooses, Escape gives up. */
 export function Words({ tokens, columns, patch, from, into }) {
   const [held, setHeld] = useState(null); // a source without a target, [text, position]
   const [focused, setFocused] = useState("0 0");
@@ -38,8 +35,7 @@ export function Words({ tokens, columns, patch, from, into }) {
     else if (key === "Escape" && held) setHeld(null);
     else if (/^Arrow/.test(key)) box.current.querySelector(`[data-at="${row} ${place}"]`)?.focus();
     else return;
-    event.preventDefault();
-    event.stopPropagation();
+    used(event);
   };
   const isOf = ([text, positions], ...at) => at[0] === text && [positions].flat().includes(at[1]);
   const [source, target] = held ? [held, []] : [[from, patch.source], [into, patch.target]];

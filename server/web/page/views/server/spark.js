@@ -5,7 +5,7 @@ import { Picture } from "../../parts/picture.js";
 
 const HEIGHT = 44;
 
-/** values: the newest last; most: the number that fills the width; 0 is at the bottom. */
+/** values: the newest last; most: the number that fills the width. */
 export function Spark({ values, most, label }) {
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {

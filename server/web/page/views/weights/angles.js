@@ -2,7 +2,7 @@
 import { useAnswer } from "../../core/fetching.js";
 import { html, useMemo, useState } from "../../core/html.js";
 import { clamp, useHead } from "../../core/model.js";
-import { format, grouped, indices } from "../../core/numbers.js";
+import { format, grouped, indices, sum } from "../../core/numbers.js";
 import { gram, transposed, unitRows } from "../../core/projection.js";
 import { select, useSelection } from "../../core/state.js";
 import { piecesOf } from "../../core/texts.js";
@@ -32,7 +32,6 @@ function OfWords() {
       onText=${(value) => select({ weights_words: value })} /><//>`;
 }
 
-/** Different tokens, in their order, up to a maximum. */
 function unique(pieces) {
   const tokens = [];
   const ids = [];
@@ -57,7 +56,7 @@ function OfNeurons() {
       <span class="hint">neurons ${first} to ${first + count - 1} of ${grouped(stack.intermediate_size)}</span></div><//>`;
 }
 
-/** weight: see useWeight; its rows are the vectors, or its columns if `turned`; names: of the vectors; children: their choice. */
+/** Its rows are the vectors, or its columns if `turned`. */
 function Shown({ title, weight, names, turned, error, children }) {
   const { weights_less: isLess } = useSelection();
   const found = useMemo(() => (weight.array ? cosinesOf(weight.array, turned, isLess) : null), [weight.array, turned, isLess]);
@@ -74,17 +73,14 @@ function Shown({ title, weight, names, turned, error, children }) {
   <//>`;
 }
 
-/**
- * {data, count, dimension, largest, mean}: cosines of all pairs, minus the identity if set; statistics off the
- * diagonal.
- */
+/** Cosines of all pairs, minus the identity if set; statistics off the diagonal. */
 function cosinesOf({ data, shape: [rows, columns] }, turned, isLess) {
   const [count, dimension] = turned ? [columns, rows] : [rows, columns];
   const vectors = turned ? transposed(data, rows, columns) : data;
   const cosines = gram(unitRows(vectors, count, dimension), count, dimension);
   const sizes = cosines.map((cosine, i) => (i % (count + 1) ? Math.abs(cosine) : 0)); // 0 on the diagonal
   const found = Float32Array.from(cosines, (cosine, i) => (isLess && i % (count + 1) === 0 ? cosine - 1 : cosine));
-  const mean = count > 1 ? sizes.reduce((sum, size) => sum + size, 0) / (count * (count - 1)) : 0;
+  const mean = count > 1 ? sum(sizes) / (count * (count - 1)) : 0;
   return { data: found, count, dimension, largest: Math.max(...sizes, 0), mean };
 }
 

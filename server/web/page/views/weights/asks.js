@@ -1,5 +1,4 @@
-// Requests of the matrix pictures: a weight by its name, or a part of it, and the reason if weights are not
-// accessible.
+// Requests of the matrix pictures: a weight by its name, or a part of it.
 import { useJson, useLook } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { lackOf, useCapabilities, useHead } from "../../core/model.js";
@@ -11,13 +10,9 @@ const base = (model) => `v1/models/${encodeURIComponent(model)}/weights`;
 
 export const useLackOfWeights = () => lackOf(useCapabilities(), "/v1/models/{model_id}/weights");
 
-/** {data: [{name, axes, shape, stored, tied_to}]} of every weight; see useAnswer. */
 export const useWeightList = () => useJson(base(useCapabilities().model));
 
-/**
- * {array: {data, shape}, entry, route} of a weight, or of its head, rows and columns; see useAnswer. A null name sends
- * no request. options: the route's query parameters.
- */
+/** array: of a weight, or of its head, rows and columns. A null name sends no request. options: the route's query parameters. */
 export function useWeight(name, options = {}) {
   const { model } = useCapabilities();
   const given = Object.entries(options).filter(([, value]) => value !== undefined);
@@ -27,7 +22,6 @@ export function useWeight(name, options = {}) {
   return { ...answer, route, array: answer.entry?.arrays.weights ?? null };
 }
 
-/** A card (see Card), or the reason why it is empty. */
 export function WeightCard({ title, children, ...menus }) {
   const lack = useLackOfWeights();
   return lack ? html`<${Card} title=${title}><p class="lack">${lack}</p><//>` : html`<${Card} title=${title} ...${menus}>${children}<//>`;

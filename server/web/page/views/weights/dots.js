@@ -9,7 +9,6 @@ const MARGIN = { left: 66, right: 16, top: 10, bottom: 34 };
 const HEIGHT = 300;
 const REACH = 30; // CSS pixels around a dot in which it is pointed at
 
-/** The smallest and largest value, never equal. */
 function rangeOf(values) {
   const [low, high] = extent(values);
   return high > low ? [low, high] : [low - 1, high + 1];
@@ -27,7 +26,6 @@ function drawDots(context, { width, colours }, places, { ends: [left, right, low
   for (const { x, y } of places) dot(context, x, y, 4, colours.accent);
 }
 
-/** values: [across, up]; tokens: the words; pair: the numbers of the neurons. */
 export function Dots({ values: [across, up], tokens, pair }) {
   const identity = JSON.stringify([across, up, pair]);
   const ends = [...rangeOf(across), ...rangeOf(up)];

@@ -1,6 +1,6 @@
 // A head's output circuit as three pictures: value-down, value-up, and the large matrix that is their product.
 import { useLook } from "../../core/fetching.js";
-import { html, useCallback, useMemo, useRef } from "../../core/html.js";
+import { html, useCallback, useMemo } from "../../core/html.js";
 import { useHead } from "../../core/model.js";
 import { format, grouped, indices } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
@@ -24,14 +24,13 @@ export function LowRank() {
   const up = useWeight(lack ? null : `${owner}.W_O`, { head });
   const body = { part, layers: layer, heads: head };
   const circuits = useLook(lack ? null : "v1/circuits", body);
-  const picture = useRef(null);
   const product = useMemo(() => (fits(down.array, up.array) ? productOf(down.array, up.array) : null), [down.array, up.array]);
   const arrays = [{ label: "value down", array: down.array }, { label: "value up", array: up.array }];
   const answer = { ...down, data: product, loading: down.loading || up.loading, error: down.error ?? up.error };
   return html`<${WeightCard} title=${`Value down, value up: layer ${layer}, head ${head}`} copy=${{ route: down.route ?? "" }}
-      save=${product && { picture, name: `layer-${layer}-head-${head}-values`, arrays }}>
+      save=${product && { name: `layer-${layer}-head-${head}-values`, arrays }}>
     <${HeadPicker} />
-    <${Answer} answer=${answer}>${() => html`<${Told} down=${down.array} up=${up.array} product=${product} handle=${picture} />`}<//>
+    <${Answer} answer=${answer}>${() => html`<${Told} down=${down.array} up=${up.array} product=${product} />`}<//>
     <h3>How much of the small space the head uses</h3>
     <${Answer} answer=${circuits}>${([entry]) => html`<${Spectrum} entry=${entry} size=${down.array?.shape[0]} />`}<//>
   <//>`;
@@ -39,7 +38,7 @@ export function LowRank() {
 
 const fits = (down, up) => Boolean(down && up && down.shape[1] === up.shape[0]);
 
-/** {data, size, step}: value-down times value-up, of every `step`-th row and column. */
+/** Of every `step`-th row and column. */
 function productOf({ data: down, shape: [rows, width] }, { data: up, shape: [, columns] }) {
   const step = Math.ceil(Math.max(rows, columns) / MOST);
   const [tall, wide] = [Math.ceil(rows / step), Math.ceil(columns / step)];
@@ -53,7 +52,7 @@ function productOf({ data: down, shape: [rows, width] }, { data: up, shape: [, c
   return { data, rows: tall, columns: wide, step };
 }
 
-function Told({ down, up, product, handle }) {
+function Told({ down, up, product }) {
   const [rows, width] = down.shape;
   const columns = up.shape[1];
   const small = rows * width + width * columns;
@@ -66,11 +65,11 @@ function Told({ down, up, product, handle }) {
       <dt>the matrix that they stand for</dt><dd><b class="number">${grouped(rows)} × ${grouped(columns)} = ${
         grouped(rows * columns)}</b> numbers, ${ratio >= 1 ? `${format(ratio, 3)} times as many`
         : "fewer: this head's space is large for the model"}</dd></dl>
-    <${Three} down=${down} up=${up} product=${product} handle=${handle} />
+    <${Three} down=${down} up=${up} product=${product} />
     ${product.step > 1 && html`<p class="hint">Of every ${product.step} rows and columns of the product, one is drawn.</p>`}`;
 }
 
-function Three({ down, up, product, handle }) {
+function Three({ down, up, product }) {
   const mode = useStore(theme);
   const [rows, width] = down.shape;
   const columns = up.shape[1];
@@ -91,7 +90,7 @@ function Three({ down, up, product, handle }) {
       write(context, sign, left + wide * unit + 14, top + (width * unit) / 2, colours.ink, { weight: "600", align: "center" });
     });
   }, [maps]);
-  return html`<${Picture} draw=${draw} height=${(total) => Math.ceil(30 + rows * Math.max(unitOf(total), 0.05))} handle=${handle}
+  return html`<${Picture} draw=${draw} height=${(total) => Math.ceil(30 + rows * Math.max(unitOf(total), 0.05))}
     label=${`W_V, ${rows} by ${width}, times W_O, ${width} by ${columns}, is a matrix of ${rows} by ${columns}`} />
     <div class="toolbar low-rank-scales">${["W_V", "W_O", "W_V W_O"].map((name, i) => html`<span>${name}${" "}
       <${ColourScale} ...${scales[i]} /></span>`)}</div>

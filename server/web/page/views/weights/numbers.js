@@ -1,7 +1,7 @@
 // Any weight as a grid of its numbers: a small one completely, else a movable window of it.
 import { html, useMemo, useState } from "../../core/html.js";
 import { clamp, useHead } from "../../core/model.js";
-import { format, grouped, indices } from "../../core/numbers.js";
+import { format, grouped, indices, within } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Select } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
@@ -17,7 +17,6 @@ const AROUND = 4; // cells on each side of the chosen one, as exact numbers
 
 const patternOf = (name) => name.replace(/(^|\.)blocks\.\d+\./, "$1blocks.{layer}.");
 
-/** The weights of one layer, and those outside the blocks. */
 function ofLayer(list, layer) {
   return list.filter(({ name }) => !/(^|\.)blocks\./.test(name) || name.includes(`blocks.${layer}.`));
 }
@@ -59,7 +58,7 @@ function Chosen({ list }) {
   <//>`;
 }
 
-/** {row, column, numRows, numColumns, rows, columns, isAll}: the requested part of a weight; a vector is one row. */
+/** The requested part of a weight; a vector is one row. */
 function windowOf(shape, { weights_row: fromRow, weights_column: fromColumn }) {
   const [rows, columns] = shape.length === 1 ? [1, shape[0]] : shape;
   if (rows * columns <= MOST_ROWS * MOST_COLUMNS || shape.length === 1) {
@@ -67,8 +66,8 @@ function windowOf(shape, { weights_row: fromRow, weights_column: fromColumn }) {
   }
   const numRows = Math.min(rows, MOST_ROWS);
   const numColumns = Math.min(columns, MOST_COLUMNS);
-  const row = Math.max(0, Math.min(fromRow, rows - numRows));
-  const column = Math.max(0, Math.min(fromColumn, columns - numColumns));
+  const row = within(fromRow, 0, rows - numRows);
+  const column = within(fromColumn, 0, columns - numColumns);
   return { row, column, numRows, numColumns, rows: `${row}:${row + numRows}`, columns: `${column}:${column + numColumns}`,
     isAll: false };
 }
@@ -88,9 +87,9 @@ function Window({ seen, shape }) {
   return html`<div class="toolbar" role="group" aria-label="The part that is seen">${sides.map(([name, field, first, size, count]) =>
     size < count && html`<label>From ${name} <${Field} class="field-small" value=${first} inputmode="numeric"
         onTake=${(raw) => select({ [field]: clamp(Math.trunc(Number(raw)) || 0, count) })} /></label>
-      <button type="button" disabled=${first === 0} onClick=${() => select({ [field]: Math.max(0, first - size) })}
+      <button disabled=${first === 0} onClick=${() => select({ [field]: Math.max(0, first - size) })}
         >previous ${size} ${name}s</button>
-      <button type="button" disabled=${first + size >= count} onClick=${() => select({ [field]: first + size })}
+      <button disabled=${first + size >= count} onClick=${() => select({ [field]: first + size })}
         >next ${size} ${name}s</button><span class="hint">of ${grouped(count)}</span>`)}</div>`;
 }
 
@@ -113,7 +112,7 @@ function Grid({ answer, seen, names, weight }) {
 }
 
 function Cells({ seen, names, at, chosen }) {
-  const from = (place, count) => Math.max(0, Math.min(place - AROUND, count - 2 * AROUND - 1));
+  const from = (place, count) => within(place - AROUND, 0, count - 2 * AROUND - 1);
   const [row, column] = [from(chosen.row, seen.numRows), from(chosen.column, seen.numColumns)];
   const rows = indices(Math.min(seen.numRows, 2 * AROUND + 1), row).map(Number);
   const columns = indices(Math.min(seen.numColumns, 2 * AROUND + 1), column).map(Number);

@@ -1,7 +1,7 @@
 // Position encodings of a network: sinusoids by their formula, learned vectors, or rotated pairs.
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo } from "../../core/html.js";
-import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../../core/model.js";
+import { clamp, shownToken, stackAt, useCapabilities, useHead, useInput } from "../../core/model.js";
 import { format, grouped, indices } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
@@ -26,10 +26,9 @@ export function Positions() {
     <${Sinusoids} isOwn=${own.includes("sinusoidal")} />`;
 }
 
-/** A head's query before and after rotation, with each pair of its numbers as a clock hand. */
+/** Each pair of the query's numbers is a clock hand. */
 function Rotation() {
   const selection = useSelection();
-  const capabilities = useCapabilities();
   const { part, prefix, stack, layer, head } = useHead();
   const lack = useLackOfWeights();
   const rope = useWeight(lack ? null : `${prefix}blocks.${layer}.attn.rotary_frequencies`);
@@ -38,7 +37,7 @@ function Rotation() {
   const tokens = sequences[part === "encoder" ? "encoder" : "decoder"];
   const position = tokens.length ? clamp(selection.query, tokens.length) : null;
   const points = ["hook_q", "hook_rot_q"].map((point) => `${prefix}blocks.${layer}.attn.${point}`);
-  const body = { ...inputOf(selection, capabilities), points, positions: position ?? 0, heads: head };
+  const body = { ...useInput(), points, positions: position ?? 0, heads: head };
   const trace = useLook(position === null || lack ? null : "v1/trace", body);
   const pairs = useMemo(() => (angles ? pairsOf(angles, position ?? 0, trace.entry, points) : []), [angles, position, trace.entry]);
   return html`<${WeightCard} title=${`Rotation: layer ${layer}, head ${head}`} copy=${{ route: rope.route }}>
@@ -56,7 +55,7 @@ function Rotation() {
   <//>`;
 }
 
-/** [{angle, before, after, turned}] of each pair: radians a position, the pair's two numbers, and the angle between them. */
+/** Radians a position, the pair's two numbers, and the angle between them. */
 function pairsOf(angles, position, entry, points) {
   const half = angles.length;
   const [before, after] = points.map((point) => entry?.arrays[point]?.data ?? null);

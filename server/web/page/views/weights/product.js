@@ -1,17 +1,13 @@
 // One head's matrix times one word's vector: from the embedding space to the spaces of queries, keys and values.
-import { colourOf } from "../../core/colour.js";
 import { useLook } from "../../core/fetching.js";
-import { html, useCallback, useMemo, useState } from "../../core/html.js";
-import { inputOf, clamp, shownToken, useCapabilities, useHead } from "../../core/model.js";
-import { format, grouped, indices, largest } from "../../core/numbers.js";
+import { html, useMemo } from "../../core/html.js";
+import { clamp, shownToken, useCapabilities, useHead, useInput } from "../../core/model.js";
+import { format, grouped, indices, sizeOf } from "../../core/numbers.js";
+import { transposed, dot, rowOf } from "../../core/projection.js";
 import { useSequences } from "../../core/sequences.js";
 import { select, useSelection } from "../../core/state.js";
-import { useStore } from "../../core/store.js";
-import { theme } from "../../core/theme.js";
 import { FieldChoices } from "../../parts/choices.js";
-import { MONO, frame, write } from "../../parts/ink.js";
-import { Matrix, bitmapOf, clippedScale, scaleOf } from "../../parts/matrix.js";
-import { Picture, STEPS, fillFitted } from "../../parts/picture.js";
+import { Matrix, clippedScale } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
 import { ToolRow } from "../../parts/tool_row.js";
@@ -35,7 +31,6 @@ function usePath(letter) {
 
 export function Product() {
   const selection = useSelection();
-  const capabilities = useCapabilities();
   const lack = useLackOfWeights();
   const { part, head, keyHead } = useHead();
   const { weights_letter: letter } = selection;
@@ -47,7 +42,7 @@ export function Product() {
   const own = letter === "Q" ? head : keyHead;
   const canAsk = !lack && position !== null && part !== "cross";
   const points = [path.stream, ...(path.normed ? [path.normed, path.scale] : []), path.out];
-  const body = { ...inputOf(selection, capabilities), points, positions: position ?? 0 };
+  const body = { ...useInput(), points, positions: position ?? 0 };
   const trace = useLook(canAsk ? "v1/trace" : null, body);
   const matrix = useWeight(canAsk ? path.matrix : null, { head: own });
   const list = useWeightList();
@@ -68,7 +63,7 @@ export function Product() {
   <//>`;
 }
 
-/** {x, stream, scale, matrix, y, own, all, shape, gap} of the answers; null until all are available and consistent. */
+/** Null until all answers are available and consistent. */
 function partsOf(entry, matrix, bias, path, head) {
   if (!entry || !matrix || !entry.arrays[path.out]) return null;
   const x = entry.arrays[path.normed ?? path.stream].data;
@@ -77,11 +72,8 @@ function partsOf(entry, matrix, bias, path, head) {
   const all = entry.arrays[path.out];
   const heads = all.data.length / width;
   const own = all.data.slice(head * width, (head + 1) * width);
-  const y = Float64Array.from({ length: width }, (_, j) => {
-    let sum = bias ? bias.data[j] : 0;
-    for (let i = 0; i < d; i += 1) sum += x[i] * matrix.data[i * width + j];
-    return sum;
-  });
+  const turned = { data: transposed(matrix.data, d, width), shape: [width, d] };
+  const y = Float64Array.from({ length: width }, (_, j) => dot(x, rowOf(turned, j)) + (bias ? bias.data[j] : 0));
   const gap = y.reduce((most, value, j) => Math.max(most, Math.abs(value - own[j])), 0);
   return { x, y, own, gap, heads, bias, all: all.data, d, width, matrix: matrix.data, stream: entry.arrays[path.stream].data,
     scale: path.scale ? entry.arrays[path.scale].data[0] : null };
@@ -119,92 +111,30 @@ function savedParts({ x, y, matrix, d, width }, letter) {
     { label: SPACES[letter][1], array: { data: y, shape: [1, width] } }];
 }
 
-const MARGIN = { left: 8, top: 22, right: 8, gap: 10, strip: 18 };
-const FOOT = 74; // CSS pixels below the matrix: the result, and its number
-const RESULT = { gap: 26, height: 22 };
-
-/** Layout: {d, count, tall, left, tallAll, height, cellOf(width)}; the matrix is [d, count], as in the API. */
-function layoutOf({ d, width: count }) {
-  const tall = Math.min(16, 420 / d);
-  const left = MARGIN.left + MARGIN.strip + MARGIN.gap;
-  const cellOf = (width) => Math.max(0.1, (width - left - MARGIN.right) / count);
-  return { d, count, tall, left, tallAll: d * tall, height: MARGIN.top + d * tall + FOOT, cellOf };
+/** The picture's numbers with one row and column more: x to the left of the matrix, the sums of the columns below it. */
+function gridOf({ d, width, x, y, matrix }) {
+  const [ofX, ofMatrix, ofY] = [clippedScale(x).high, clippedScale(matrix).high, sizeOf(y)];
+  const cellAt = (row, column) => {
+    if (row === d) return column === 0 ? NaN : y[column - 1] / ofY;
+    return column === 0 ? x[row] / ofX : matrix[row * width + column - 1] / ofMatrix;
+  };
+  return Float32Array.from({ length: (d + 1) * (width + 1) }, (_, i) => cellAt(Math.floor(i / (width + 1)), i % (width + 1)));
 }
 
-/** {x, matrix, high}: the vector and the matrix as pixels, and the largest size of the result's numbers. */
-function pixelsOf({ d, width: count, x, y, matrix }, mode) {
-  const map = (values, columns) => bitmapOf(values, d, columns, { ...clippedScale(values), mode });
-  return { x: map(x, 1), matrix: map(matrix, count), high: scaleOf(y, "diverging").high };
-}
-
-function drawProduct(context, { width, colours, mode }, { layout, pixels, y, names }) {
-  const { d, count, left, tallAll, cellOf } = layout;
-  const cell = cellOf(width);
-  const below = MARGIN.top + tallAll + RESULT.gap;
-  const frames = [[MARGIN.left, MARGIN.top, MARGIN.strip, tallAll], [left, MARGIN.top, cell * count, tallAll],
-    [left, below, cell * count, RESULT.height]];
-  context.imageSmoothingEnabled = tallAll < d || cell < 1;
-  context.drawImage(pixels.x, ...frames[0]);
-  context.drawImage(pixels.matrix, ...frames[1]);
-  for (let j = 0; j < count; j += 1) {
-    context.fillStyle = colourOf(y[j], -pixels.high, pixels.high, "diverging", mode);
-    context.fillRect(left + j * cell, below, cell - (cell > 6 ? 1 : 0), RESULT.height);
-  }
-  frames.forEach((each) => frame(context, ...each, colours.line));
-  context.font = "600 12px system-ui, sans-serif";
-  context.textBaseline = "middle";
-  context.textAlign = "left";
-  context.fillStyle = colours.muted;
-  fillFitted(context, `x: “${names.word}”, times ${names.matrix}, ${d} × ${count}`, width - 2 * MARGIN.left, MARGIN.left, 10);
-  context.fillText(`= ${names.result}, ${count} numbers`, left, below - 12);
-}
-
-function markProduct(context, { width, colours }, { layout, at, y }) {
-  const { tall, left, tallAll, height, cellOf } = layout;
-  const cell = cellOf(width);
-  const thick = Math.max(tall, 2);
-  const [x, top] = [left + at.column * cell, MARGIN.top + at.row * tall];
-  frame(context, x, MARGIN.top, cell, tallAll, colours.query, 1.5);
-  frame(context, x, MARGIN.top + tallAll + RESULT.gap, cell, RESULT.height, colours.query, 1.5);
-  frame(context, MARGIN.left, top, MARGIN.strip, thick, colours.key, 1.5);
-  frame(context, x, top, cell, thick, colours.key, 1.5);
-  const middle = Math.max(left + 24, Math.min(width - 32, x + cell / 2));
-  write(context, format(y[at.column], 3), middle, height - 12, colours.ink, { family: MONO, align: "center" });
-}
-
-const clamped = (value, count) => Math.max(0, Math.min(count - 1, value));
-
-/**
- * A word's vector next to the matrix, and the sum of each column below it. parts: of partsOf; names: {word, matrix,
- * result}, as displayed.
- */
 function ProductPicture({ parts, names }) {
-  const { x, y, matrix } = parts;
-  const [at, setAt] = useState(null);
-  const mode = useStore(theme);
-  const layout = useMemo(() => layoutOf(parts), [parts]);
-  const pixels = useMemo(() => pixelsOf(parts, mode), [parts, mode]);
-  const draw = useCallback((context, size) => drawProduct(context, size, { layout, pixels, y, names }),
-    [layout, pixels, names.word, names.matrix]);
-  const overlay = useCallback((context, size) => at && markProduct(context, size, { layout, at, y }), [at, layout]);
-  const place = (row, column) => setAt({ row: clamped(row, layout.d), column: clamped(column, layout.count) });
-  const onPoint = (px, py, width) => {
-    if (px === null) setAt(null);
-    else place(Math.floor((py - MARGIN.top) / layout.tall), Math.floor((px - layout.left) / layout.cellOf(width)));
+  const { x, y, d, width, matrix } = parts;
+  const values = useMemo(() => gridOf(parts), [parts]);
+  const [rows, columns] = useMemo(() => [[...indices(d), names.result], ["x", ...indices(width)]], [parts]);
+  const said = (row, column) => {
+    if (row === d) return column === 0 ? names.result : `${names.result}[${column - 1}] = ${format(y[column - 1])}`;
+    if (column === 0) return `x[${row}] = ${format(x[row])}`;
+    const weight = matrix[row * width + column - 1];
+    return `x[${row}] × ${names.matrix}[${row}, ${column - 1}] = ${format(x[row])} × ${format(weight)} = ${
+      format(x[row] * weight)}; all ${d} products${parts.bias ? " and the bias" : ""}: ${names.result}[${column - 1}] = ${
+      format(y[column - 1])}`;
   };
-  const onKey = (key) => {
-    const step = STEPS[key];
-    if (step) place((at?.row ?? -step[0]) + step[0], (at?.column ?? -step[1]) + step[1]);
-    return Boolean(step);
-  };
-  const said = ({ row, column }) => {
-    const weight = matrix[row * layout.count + column];
-    return `x[${row}] × ${names.matrix}[${row}, ${column}] = ${format(x[row])} × ${format(weight)} = ${
-      format(x[row] * weight)}; all ${layout.d} products${parts.bias ? " and the bias" : ""}: ${names.result}[${column}] = ${
-      format(y[column])}`;
-  };
-  const told = largest(y.map(Math.abs), 4).map((column) => `${names.result}[${column}] = ${format(y[column])}`).join(", ");
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${layout.height}
-    label=${`${names.matrix} times the vector of “${names.word}”`} summary=${`Largest: ${told}.`} readout=${at ? said(at) : ""}
-    onPoint=${onPoint} onKey=${onKey} />`;
+  return html`<${Matrix} values=${values} rowNames=${rows} columnNames=${columns} rowTitle="x" columnTitle=${names.matrix}
+    kind="diverging" low=${-1} high=${1} square=${false} maxCell=${22} describe=${said}
+    label=${`${names.matrix} times the vector of “${names.word}”`} />
+    <p class="hint">The first column is x, the last line ${names.result}; x, the matrix and ${names.result} have scales of their own.</p>`;
 }

@@ -31,7 +31,7 @@ const readSizes = (text) => {
   return numbers.length === GPT3.length && numbers.every((n) => Number.isInteger(n) && n >= 0 && n <= MOST) ? numbers : GPT3;
 };
 
-/** Rows as a census has them: {component, weight, shape, factors, count, parameters, share}; parameters: a BigInt. */
+/** Rows as a census has them; parameters: a BigInt. */
 function partsOf([vocab, model, layers, heads, head, mlp, , keyHeads, gated]) {
   const every = (component, weight, shape, ...times) => {
     const factors = [...shape, ...times];

@@ -1,12 +1,12 @@
 // The census as areas: squarified treemap (Bruls, Huizing, van Wijk 2000).
 import { html, useCallback, useMemo, useRef } from "../../core/html.js";
-import { grouped, percent } from "../../core/numbers.js";
-import { frame, write } from "../../parts/ink.js";
+import { grouped, percent, sum } from "../../core/numbers.js";
+import { fill, frame, write } from "../../parts/ink.js";
 import { Picture, usePointed } from "../../parts/picture.js";
 
-/** [{x, y, width, height, item}] of items [{area}] that fill a rectangle, largest first, nearly square. */
+/** [{x, y, width, height, item}] of items [{area}] that fill a rectangle, nearly square. */
 function squarify(items, width, height) {
-  const total = items.reduce((sum, item) => sum + item.area, 0);
+  const total = sum(items.map(({ area }) => area));
   const scale = (width * height) / total;
   const rest = items.map((item) => ({ item, area: item.area * scale })).sort((a, b) => b.area - a.area);
   const placed = [];
@@ -21,15 +21,15 @@ function squarify(items, width, height) {
 }
 
 function worstRatio(row, side) {
-  const sum = row.reduce((total, { area }) => total + area, 0);
   const areas = row.map(({ area }) => area);
-  return Math.max((side ** 2 * Math.max(...areas)) / sum ** 2, sum ** 2 / (side ** 2 * Math.min(...areas)));
+  const whole = sum(areas);
+  return Math.max((side ** 2 * Math.max(...areas)) / whole ** 2, whole ** 2 / (side ** 2 * Math.min(...areas)));
 }
 
 function placeRow(row, { x, y, width, height }, placed) {
-  const sum = row.reduce((total, { area }) => total + area, 0);
+  const whole = sum(row.map(({ area }) => area));
   const isColumn = width >= height;
-  const thick = sum / (isColumn ? height : width);
+  const thick = whole / (isColumn ? height : width);
   let along = isColumn ? y : x;
   for (const { item, area } of row) {
     const long = area / thick;
@@ -43,7 +43,6 @@ function placeRow(row, { x, y, width, height }, placed) {
 const COLOURS = { embedding: "value", unembedding: "value", query: "query", key: "key", value: "value", output: "good",
   gate: "accent", up: "accent", down: "accent" };
 
-/** rows: of the census; total: parameters in all. */
 export function Treemap({ rows, total, height = 320 }) {
   const items = useMemo(
     () => rows.filter((row) => !row.tied_to && row.parameters > 0).map((row) => ({ ...row, area: row.parameters })),
@@ -55,9 +54,9 @@ export function Treemap({ rows, total, height = 320 }) {
     (context, { width, height: tall, colours }) => {
       boxes.current = squarify(items, width, tall);
       for (const { x, y, width: wide, height: high, item } of boxes.current) {
-        context.fillStyle = colours[COLOURS[item.component] ?? "muted"];
         context.globalAlpha = 0.22;
-        context.fillRect(x + 1, y + 1, Math.max(wide - 2, 0.5), Math.max(high - 2, 0.5));
+        const ground = colours[COLOURS[item.component] ?? "muted"];
+        fill(context, x + 1, y + 1, Math.max(wide - 2, 0.5), Math.max(high - 2, 0.5), ground);
         context.globalAlpha = 1;
         if (wide < 58 || high < 34) continue;
         const text = (written, down, style) => write(context, written, x + 8, y + down, colours.ink, { baseline: "top", ...style });

@@ -1,8 +1,9 @@
 // Two neurons over a text: the relation of their activations, and their mutual information.
 import { useJson, useLook } from "../../core/fetching.js";
 import { html, useState } from "../../core/html.js";
-import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../../core/model.js";
-import { format, grouped } from "../../core/numbers.js";
+import { clamp, shownToken, useCapabilities, useHead, useInput } from "../../core/model.js";
+import { format, grouped, indices, sum } from "../../core/numbers.js";
+import { dot } from "../../core/projection.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { Answer } from "../../parts/problem.js";
@@ -24,9 +25,9 @@ export function Units() {
   const count = stack.layer_sizes?.[layer]?.intermediate_size ?? stack.intermediate_size;
   const isChosen = selection.weights_unit !== null && selection.weights_other !== null;
   const canAsk = selection.text !== "" && there?.layers.includes(layer);
-  const input = inputOf(selection, capabilities);
+  const input = useInput();
   const trace = useLook(canAsk ? "v1/trace" : null, { ...input, points: [name] });
-  const first = Array.from({ length: Math.min(FIRST, count) }, (_, i) => i);
+  const first = indices(Math.min(FIRST, count)).map(Number);
   const chosen = isChosen && pairOf(selection, count);
   const body = { ...input, point: name, units: chosen || first, num_strongest: 1 };
   const found = useJson(canAsk ? "v1/geometry" : null, body);
@@ -71,22 +72,18 @@ function valuesOf(entry, name, pair) {
 }
 
 function correlation([across, up]) {
-  const mean = (list) => list.reduce((sum, value) => sum + value, 0) / list.length;
+  const mean = (list) => sum(list) / list.length;
   const [x, y] = [across, up].map((list) => list.map((value) => value - mean(list)));
-  const product = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
-  return product(x, y) / (Math.sqrt(product(x, x) * product(y, y)) || 1);
+  return dot(x, y) / (Math.sqrt(dot(x, x) * dot(y, y)) || 1);
 }
 
-/** The place of each value among all, from 0; equal values share their mean place. */
+/** Equal values share their mean place, from 0. */
 function placesOf(list) {
   const sorted = Float64Array.from(list).sort();
   return list.map((value) => (sorted.indexOf(value) + sorted.lastIndexOf(value)) / 2);
 }
 
-/**
- * The correlation of normal numbers with the same ranks (Kruskal 1958: 2 sin(π/6 · Spearman's)). One outlier hardly
- * changes it, and no stretching of either neuron's numbers does, as with their mutual information.
- */
+/** Of normal numbers with the same ranks (Kruskal 1958: 2 sin(π/6 · Spearman's)). One outlier hardly changes it. */
 const rankCorrelation = (values) => 2 * Math.sin((Math.PI / 6) * correlation(values.map(placesOf)));
 
 function Figures({ entry, values, tokens }) {
@@ -109,7 +106,6 @@ function Figures({ entry, values, tokens }) {
 
 const MUCH = 0.5; // share of the correlation from one word
 
-/** The word without which the correlation falls to less than half; null if there is none. */
 function outlierOf(values, rho) {
   const without = values[0].map((_, word) =>
     Math.abs(correlation(values.map((list) => list.filter((_, i) => i !== word)))));
@@ -117,15 +113,15 @@ function outlierOf(values, rho) {
   return without[least] < (1 - MUCH) * Math.abs(rho) ? least : null;
 }
 
-/** The most correlated pairs of the layer's neurons; fetched on a click, because there are many pairs. */
+/** Fetched on a click, because there are many pairs. */
 function Strongest({ input, name }) {
   const [isAsked, setAsked] = useState(false);
   const answer = useJson(isAsked ? "v1/geometry" : null, { ...input, point: name, num_strongest: STRONGEST });
-  if (!isAsked) return html`<button type="button" onClick=${() => setAsked(true)}>Find the most correlated pairs</button>`;
+  if (!isAsked) return html`<button onClick=${() => setAsked(true)}>Find the most correlated pairs</button>`;
   const pick = ([weights_unit, weights_other]) => select({ weights_unit, weights_other }, { remember: true });
   return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<${Table} aria-label="The most correlated pairs"
     names=${["neurons", "correlation"]} rows=${arrays.strongest_pairs.data.map((pair, i) => [
-      html`<button type="button" class="plain" onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button>`,
+      html`<button class="plain" onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button>`,
       format(arrays.strongest_correlations.data[i])])} />`}<//>`;
 }
 

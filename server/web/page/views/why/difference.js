@@ -3,13 +3,13 @@ import { sideNames, useDifferenceName } from "../../core/compare.js";
 import { html, useMemo } from "../../core/html.js";
 import { clamp, sidesOf } from "../../core/model.js";
 import { format, percent, sizeOf } from "../../core/numbers.js";
+import { lengthOf } from "../../core/projection.js";
 import { useSelection } from "../../core/state.js";
 import { Scrolled } from "../../parts/scrolled.js";
 import { Table } from "../../parts/table.js";
 import { Card } from "../../parts/tools.js";
-import { Keys, Word, lengthOf, partsOf } from "./pair.js";
+import { Keys, Word, partsOf } from "./pair.js";
 
-/** entry: the difference of two answers of /v1/explain (see core/compare.js). */
 export function Difference({ entry, body }) {
   const selection = useSelection();
   const name = useDifferenceName();

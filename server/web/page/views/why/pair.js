@@ -1,17 +1,13 @@
 // One query and one key of one head, with the numbers of each step; and the frame of a step.
 import { html } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
+import { rowOf } from "../../core/projection.js";
 import { select } from "../../core/state.js";
 import { Tokens } from "../../parts/tokens.js";
 
-/** A row of a row-major array [rows, columns]. */
-export const rowOf = (array, row) => array.data.subarray(row * array.shape[1], (row + 1) * array.shape[1]);
-
-export const lengthOf = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
-
 const equal = (a, b) => a.every((value, i) => value === b[i]);
 
-/** The fields of a /v1/explain answer that the steps use, for the key at that position. */
+/** Of a /v1/explain answer, for the key at that position. */
 export function partsOf(entry, queries, keys, key) {
   const arrays = entry.arrays;
   const number = (name) => arrays[name]?.data[key];
@@ -57,7 +53,6 @@ export function Word({ pair, side }) {
 
 export const Shape = ({ of }) => html`<span class="shape">[${of.join(" × ")}]</span>`;
 
-/** The keys with their weights; a click chooses one. */
 export const Keys = ({ entry, keys, key_, ...more }) => html`<${Tokens} tokens=${keys} key_=${key_}
   query=${entry.part === "cross" ? null : entry.query_position} weights=${entry.arrays.weights.data}
   onPick=${(position) => select({ key: position })} ...${more} />`;

@@ -1,31 +1,25 @@
 // From the words' vectors to q.k: the steps before the score.
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo } from "../../core/html.js";
-import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
+import { shownToken, useCapabilities, useInput } from "../../core/model.js";
 import { descending, format } from "../../core/numbers.js";
+import { dot, lengthOf, rowOf } from "../../core/projection.js";
 import { useSelection } from "../../core/state.js";
 import { FieldChoices } from "../../parts/choices.js";
 import { Problem, Progress } from "../../parts/problem.js";
 import { SavedStrips } from "../../parts/strips.js";
 import { Term } from "../../parts/term.js";
-import { Shape, Step, Word, lengthOf, rowOf } from "./pair.js";
+import { POSITIONS } from "../attention/kinds.js";
+import { Shape, Step, Word } from "./pair.js";
 
-const POSITIONS = {
-  learned: "A vector for the position was added to each word's before the first layer.",
-  sinusoidal: "Sines and cosines of the position were added to each word's vector before the first layer.",
-  rotary: html`The position comes in later: q and k are rotated by it (<${Term} of="RoPE" />).`,
-  relative: "The position comes in later, as a number for the distance that is added to the score.",
-};
 
-/** x: the head's input for both words. */
 export function Vectors({ pair, stack, body }) {
-  const selection = useSelection();
   const capabilities = useCapabilities();
   const { entry, query, key } = pair;
   const isNormed = ["pre", "sandwich"].includes(stack.norm_placement);
   const point = `${capabilities.kind === "encoder-decoder" ? `${entry.part}.` : ""}${isNormed ? "ln1.hook_out"
     : "hook_resid_pre"}`;
-  const answer = useLook("v1/trace", { ...inputOf(selection, capabilities), points: [point], layers: body.layer,
+  const answer = useLook("v1/trace", { ...useInput(), points: [point], layers: body.layer,
     positions: [...new Set([query, key])] });
   const found = answer.entry && Object.values(answer.entry.arrays)[0];
   const rows = useMemo(() => found && vectorRows(pair, found), [found, pair]);
@@ -35,7 +29,8 @@ export function Vectors({ pair, stack, body }) {
       <${Term} of="residual stream" />${isNormed && ")"} <${Shape} of=${[size]} />`}
     says=${html`The input of layer ${entry.layer} for <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair}
       side="key" />: ${size} numbers each, with the additions of all earlier
-      layers. ${stack.positions.map((name) => html`${POSITIONS[name]} `)}`}>
+      layers.${stack.positions.map((name) => ` Positions: ${POSITIONS[name]}.`)}${stack.positions.includes("rotary") &&
+      html` See <${Term} of="RoPE" />.`}`}>
     ${rows ? html`<${SavedStrips} name="vectors" rows=${rows} hasOneScale label="Both words' vectors" />`
       : html`<${Progress} active=${answer.loading} />`}
     <${Problem} error=${answer.error} retry=${answer.retry} />
@@ -48,7 +43,6 @@ function vectorRows(pair, found) {
   return [row(pair.queries[pair.query], 0, "query"), row(pair.keys[pair.key], keyRow, "key")];
 }
 
-/** q = x W_Q, k = x W_K. */
 export function Project({ pair, stack }) {
   const { entry } = pair;
   const rows = useMemo(
@@ -82,7 +76,7 @@ export function Rotate({ pair, stack }) {
       row("k after", pair.k, "key"),
     ];
   }, [pair]);
-  const before = pair.qProjected.reduce((sum, value, i) => sum + value * pair.kProjected[i], 0);
+  const before = dot(pair.qProjected, pair.kProjected);
   const isNormed = stack.qk_norm !== null;
   const titles = [isNormed && "Norm", isTurned && "Rotation by the position"].filter(Boolean);
   return html`<${Step} title=${titles.join(", and ")}

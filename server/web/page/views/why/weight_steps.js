@@ -1,16 +1,16 @@
 // From the dot product to the head's output: score, softmax, values, output.
 import { classes, html, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
-import { counted, descending, format, percent } from "../../core/numbers.js";
+import { counted, descending, format, percent, sum } from "../../core/numbers.js";
+import { lengthOf, rowOf } from "../../core/projection.js";
 import { select } from "../../core/state.js";
 import { Scrolled } from "../../parts/scrolled.js";
 import { SavedStrips } from "../../parts/strips.js";
 import { Term } from "../../parts/term.js";
-import { Shape, Step, Word, isMasked, lengthOf, rowOf } from "./pair.js";
+import { Shape, Step, Word, isMasked } from "./pair.js";
 
 const SHOWN_KEYS = 16;
 
-/** The operations on the dot product in their order: scale, soft cap, position bias, mask. */
 export function Scale({ pair, stack }) {
   const { entry, dot, scaled, capped, positionBias, score } = pair;
   const { scale, softcap } = entry;
@@ -45,16 +45,15 @@ function maskSays({ entry, isMasked: masked, key, query }) {
   return entry.causal ? `key ${key} is not after query ${query}: seen` : "inside the window: seen";
 }
 
-/** exp(score - largest) of every key over their sum. */
 export function Softmax({ pair }) {
   const { entry, weight, exponential } = pair;
-  const { largest_score: largest, sum_of_exponentials: sum, sum_of_weights: ones, sink, sink_exponential: sunk } = entry.softmax;
+  const { largest_score: largest, sum_of_exponentials: whole, sum_of_weights: ones, sink, sink_exponential: sunk } = entry.softmax;
   const shown = useMemo(() => shownKeys(pair), [pair]);
   const { tail, numHidden } = shown;
   return html`<${Step} title="Softmax: from scores to weights"
     formula=${pair.isMasked ? html`weight = 0: exp(−∞) / sum`
       : html`weight = exp(<span>${format(pair.score)} − ${format(largest)}</span>) / sum
-        = ${format(exponential)} / ${format(sum)} = <b id="why-weight">${format(weight)}</b>`}
+        = ${format(exponential)} / ${format(whole)} = <b id="why-weight">${format(weight)}</b>`}
     says=${html`<${Term} of="softmax">Softmax<//>: each score, less the largest one so that nothing overflows, becomes a positive number;
       divided by their sum these are weights, which sum to 1. A score that is 2 higher gives ${format(Math.E ** 2, 2)} times
         the weight. Click a key to see where its weight comes from.`}>
@@ -67,10 +66,10 @@ export function Softmax({ pair }) {
         ${tail && html`<${SumRow} name=${counted(tail.count, "other")} exponential=${tail.exponentials}
           weight=${percent(tail.weights)} />`}
         ${sink !== null && html`<${SumRow} name="sink" score=${format(sink)} exponential=${sunk}
-          weight=${percent(sunk / sum)} />`}
+          weight=${percent(sunk / whole)} />`}
         ${numHidden > 0 && html`<${SumRow} name=${`${numHidden} hidden`} score="masked" exponential=${0} weight="0 %" />`}
       </tbody>
-      <tfoot><${SumRow} name="sum" exponential=${sum} weight=${format(ones)} /></tfoot>
+      <tfoot><${SumRow} name="sum" exponential=${whole} weight=${format(ones)} /></tfoot>
     </table><//>
   <//>`;
 }
@@ -88,7 +87,7 @@ function KeyRow({ pair, index }) {
   const token = shownToken(pair.keys[index]);
   const pick = () => select({ key: index });
   return html`<tr class=${classes(isChosen && "on", isHidden && "hidden-key")}>
-    <th scope="row"><button type="button" class="plain" aria-pressed=${isChosen} aria-label=${`key ${index}, ${token}`}
+    <th scope="row"><button class="plain" aria-pressed=${isChosen} aria-label=${`key ${index}, ${token}`}
       onClick=${pick}>
       <code>${token}</code> <small>${index}</small></button></th>
     <td>${format(arrays.dots.data[index])}</td><td>${isHidden ? "masked" : format(arrays.scores.data[index])}</td>
@@ -97,26 +96,22 @@ function KeyRow({ pair, index }) {
   </tr>`;
 }
 
-/**
- * The visible keys in their order; of many, the ones with the largest weights and the chosen one; the rest in two
- * rows.
- */
+/** Of many keys, those with the largest weights and the chosen one; the rest in two rows. */
 function shownKeys({ entry, keys, key }) {
   const seen = keys.map((_, i) => i).filter((i) => !isMasked(entry, i));
   const heaviest = [...descending(entry.arrays.weights.data)].filter((i) => !isMasked(entry, i)).slice(0, SHOWN_KEYS);
   const shown = seen.length <= SHOWN_KEYS + 8 ? seen : heaviest;
   const indices = shown.includes(key) ? shown : [...shown, key];
   const others = seen.filter((i) => !indices.includes(i));
-  const sum = (data) => others.reduce((total, i) => total + data[i], 0);
+  const tailOf = (data) => sum(others.map((i) => data[i]));
   const tail = others.length > 0 && {
     count: others.length,
-    exponentials: sum(entry.arrays.exponentials.data),
-    weights: sum(entry.arrays.weights.data),
+    exponentials: tailOf(entry.arrays.exponentials.data),
+    weights: tailOf(entry.arrays.weights.data),
   };
   return { indices, tail, numHidden: keys.length - seen.length - (isMasked(entry, key) ? 1 : 0) };
 }
 
-/** v = x W_V, and v times its weight. */
 export function Values({ pair, stack }) {
   const rows = useMemo(
     () => [
@@ -134,7 +129,6 @@ export function Values({ pair, stack }) {
   <//>`;
 }
 
-/** z: the weighted values of all keys, summed. */
 export function ValueSum({ pair }) {
   const { entry, keys, z } = pair;
   const drawn = useMemo(() => {
@@ -163,12 +157,11 @@ export function ValueSum({ pair }) {
 }
 
 function summed(entry, keys) {
-  const sum = new Float64Array(entry.arrays.z.data.length);
-  for (const key of keys) rowOf(entry.arrays.weighted_v, key).forEach((value, i) => (sum[i] += value));
-  return sum;
+  const all = new Float64Array(entry.arrays.z.data.length);
+  for (const key of keys) rowOf(entry.arrays.weighted_v, key).forEach((value, i) => (all[i] += value));
+  return all;
 }
 
-/** z W_O: the vector added to the stream. */
 export function Output({ pair, stack }) {
   const { entry, output } = pair;
   const rows = useMemo(() => [{ name: "z W_O", values: output, tone: "accent", height: 60 }], [pair]);
@@ -184,8 +177,7 @@ export function Output({ pair, stack }) {
       vector of <${Word} pair=${pair} side="query" />, with those of the
         other ${counted(stack.num_heads - 1, "head")}${bias ? ` and a bias of length ${format(lengthOf(bias.data))}` : ""}.
           Largest: ${largest}.`}
-    tools=${html`<p><button type="button"
-      onClick=${() => select({ view: "moves", moves_as: "amounts" })}>Effect on the next word →</button></p>`}>
+    tools=${html`<p><button onClick=${() => select({ view: "moves", moves_as: "amounts" })}>Effect on the next word →</button></p>`}>
     <${SavedStrips} name="output" rows=${rows} label="Addition of the head to the residual stream" />
   <//>`;
 }
