@@ -166,6 +166,12 @@ def test_turns_are_edited_deleted_and_brought_back(page: Page, server: Server) -
     page.get_by_role("button", name="Undo").click()
     expect(answers(page).first.locator(".markdown")).to_have_text("Lutetia.")
     assert len(script.bodies) == 3
+    answers(page).first.get_by_role("button", name="Delete from here").click()
+    page.get_by_role("button", name="New chat").click()  # another chat has nothing to bring back
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)
+    page.locator("#message").fill("Mine.")
+    page.evaluate("location.hash += '&chat_draft=Yours.'")  # as another view's button does
+    expect(page.locator("#message")).to_have_value("Mine.\nYours.")
 
 
 def test_reasoning_calls_and_structured_answers_are_panels(page: Page, server: Server) -> None:

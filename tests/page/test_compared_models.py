@@ -8,8 +8,19 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from tests.page.chats import Scripted, answers, open_chat, send, stream_of
-from tests.page.conftest import TEXT, ask, box_of, model_folder, percent, settle, show, wait_until, written
+from tests.page.chats import Scripted, answers, ended, open_chat, send, settings, stream_of
+from tests.page.conftest import (
+    TEXT,
+    ask,
+    box_of,
+    model_folder,
+    percent,
+    requests_of,
+    settle,
+    show,
+    wait_until,
+    written,
+)
 from tests.page.test_accessibility import are_headings_in_order, nameless, serious
 from tests.page.test_copied import copied
 from tests.support.processes import Server
@@ -139,7 +150,7 @@ def test_another_second_model_is_not_shown_before_its_sizes_are_known(page: Page
 
 
 def test_both_models_answer_in_a_chat_next_to_each_other(page: Page, unlike: Server) -> None:
-    model = Scripted(page, *map(stream_of, ("One.", "Two.", "Three.", "Four.", "Five.")))
+    model = Scripted(page, *map(stream_of, ("One.", "Two.", "Three.", "Four.", "Five.", "Six.", "Seven.")))
     open_chat(page, unlike, model="fables", change_model="twin")
     send(page, "Count.")
     sides = answers(page).last.locator(".side")
@@ -157,10 +168,32 @@ def test_both_models_answer_in_a_chat_next_to_each_other(page: Page, unlike: Ser
     assert [body["model"] for body in model.bodies] == ["fables", "twin", "fables", "twin"]
     for body in model.bodies[2:]:  # the conversation follows the last answer
         assert [each["content"] for each in body["messages"]] == ["Count.", "Two.", "Go on."]
+    page.locator(".turn.of-user").nth(1).get_by_role("button", name="Edit").click()
+    page.get_by_label("The turn's text").fill("Go back.")
+    page.get_by_label("The turn's text").press("Enter")
+    ended(page)
+    expect(answers(page).last.locator(".side")).to_contain_text(["Five.", "Six."])
+    assert [body["model"] for body in model.bodies[4:]] == ["fables", "twin"]
     choose(page, "no model")
     send(page, "And then?")
-    assert [body["model"] for body in model.bodies[4:]] == ["fables"]
+    assert [body["model"] for body in model.bodies[6:]] == ["fables"]
     expect(answers(page).last.locator(".side")).to_have_count(0)
+
+
+def test_both_models_go_on_with_their_answers(page: Page, unlike: Server) -> None:
+    open_chat(page, unlike, model="fables", change_model="twin")
+    settings(page, Most_tokens="3", Temperature="0")
+    send(page, "Count.")
+    texts = answers(page).last.locator(".side .markdown")
+    before = texts.all_inner_texts()
+    with requests_of(page) as sent:
+        answers(page).last.get_by_role("button", name="Continue").last.click()
+        ended(page)
+    asked = [(request.post_data_json or {})["model"] for request in sent if request.url.endswith("/v1/completions")]
+    assert asked[:2] == ["fables", "twin"]
+    for old, new in zip(before, texts.all_inner_texts(), strict=True):
+        assert new.startswith(old)
+        assert len(new) > len(old)
 
 
 def test_the_texts_of_a_comparison_are_shown_side_by_side(page: Page, server: Server) -> None:

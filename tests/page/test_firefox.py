@@ -17,7 +17,7 @@ def test_home_chat_and_journey_work_in_firefox(server: Server) -> None:
     node, firefox = shutil.which("node"), shutil.which("firefox-esr")
     if node is None or firefox is None or not package.exists():
         pytest.skip("no Firefox here: tests/tools/install.sh installs it, and puppeteer-core, which needs npm")
-    command = [node, Path(__file__).with_name("firefox.mjs"), package, firefox, server.url]
+    command = [node, str(Path(__file__).with_name("firefox.mjs")), str(package), firefox, server.url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     told = json.loads(done.stdout)

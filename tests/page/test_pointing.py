@@ -346,6 +346,6 @@ def test_sources_that_cost_too_much_are_refused_in_a_sentence_and_the_answer_arr
     expect(answers(page).locator(".markdown")).not_to_be_empty()
     expect(answers(page)).to_contain_text(
         "The sources of this answer were not measured: they cost more than this server accepts. "
-        "Set “Most tokens” in the settings to 1000 or less."
+        "Choose fewer “Most tokens” in the settings."
     )
     expect(answers(page).locator(".problem, sup")).to_have_count(0)

@@ -190,8 +190,9 @@ export function useLookInParts(route, body, part) {
   const isNew = ({ data, isStale }) => data !== null && !isStale;
   if (isNew(whole)) last.current = whole;
   if (!part || route === null || isNew(whole) || whole.error) return whole;
-  if (isNew(first)) return { ...first, loading: true, isPart: true };
-  return { ...(last.current ?? first), loading: true, isStale: last.current !== null };
+  const waits = { loading: true, usual: took.get(route) };
+  if (isNew(first)) return { ...first, ...waits, isPart: true };
+  return { ...(last.current ?? first), ...waits, isStale: last.current !== null };
 }
 
 export const useJson = (route, body = null) => useAnswer(json, route, body);

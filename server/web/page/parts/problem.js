@@ -91,8 +91,8 @@ export const Progress = ({ active, label = "Asking the server…", usual }) =>
 
 /** Progress, the problem, or `children(data)`; older content stays, paler. minHeight: what the skeleton reserves. */
 export function Answer({ answer, children, minHeight }) {
-  const { data, error, loading, isStale, retry, usual } = answer;
-  return html`<div class=${classes("answer", isStale && "stale")} style=${{ minHeight }} aria-busy=${loading}>
+  const { data, error, loading, isStale, isPart, retry, usual } = answer;
+  return html`<div class=${classes("answer", isStale && "stale", isPart && "is-part")} style=${{ minHeight }} aria-busy=${loading}>
     <${Progress} active=${loading} usual=${usual} />
     <${Problem} error=${error} retry=${retry} />
     ${data !== null && children(data)}

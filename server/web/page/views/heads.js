@@ -39,7 +39,7 @@ export function View() {
     ${part === "cross" && html`<p class="hint">The scores are of the decoder's attention to its own words: cross-attention
       has no previous and no first token of the same text.</p>`}
     <${Answer} answer=${answer} minHeight="100vh">${() =>
-      html`<${Found} entry=${answer.entry} body=${body} part=${ownPart} />`}<//>
+      html`<${Found} entry=${answer.entry} isPart=${answer.isPart} body=${body} part=${ownPart} />`}<//>
   </div>`;
 }
 
@@ -50,7 +50,7 @@ function withoutText({ input, decoder_input: _, [OTHER]: other, ...changes }) {
 const AxisPicker = ({ field, ...more }) => html`<${Select} id=${field} ...${more} onPick=${(name) => select({ [field]: name })}
   options=${Object.entries(MEASURES).map(([name, { title }]) => [name, title])} />`;
 
-function Found({ entry, body, part }) {
+function Found({ entry, isPart, body, part }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const chosen = useHead();
@@ -74,7 +74,7 @@ function Found({ entry, body, part }) {
             : "another text"}.</p>`
         : html`<${Scatter} heads=${heads} x=${x} y=${y} isDifference=${entry.isDifference} chosen=${chosen}
           numLayers=${chosen.numLayers} onPick=${open} />
-        <${LayerLegend} layers=${entry.layers} numLayers=${chosen.numLayers} />`}
+        <${LayerLegend} layers=${chosen.layers} numLayers=${chosen.numLayers} />`}
       <p class="hint">${
         entry.repeat_length
           ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written ` +
@@ -84,10 +84,10 @@ function Found({ entry, body, part }) {
       }
         ${" "}<b>2.3</b> is layer 2, head 3; the ring is the chosen head.</p>
     <//>
-    <section class="heads-measures" aria-label="The measures and their strongest heads">
+    ${!isPart && html`<section class="heads-measures" aria-label="The measures and their strongest heads">
       ${Object.keys(MEASURES).map((name) => html`<${Measure} key=${name} name=${name} heads=${heads} isDifference=${entry.isDifference}
         chosen=${chosen} onOpen=${open} />`)}
-    </section>
+    </section>`}
   </div>`;
 }
 

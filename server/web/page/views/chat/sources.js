@@ -7,7 +7,7 @@ import { contentOf, highlight, placesOf, rangeOf, wordsOf } from "./words.js";
 
 const [LONG, MOST] = [400, 1000]; // characters of a message with a document; tokens of an explained answer
 const LEAST = 1; // nats
-const TOO_MUCH = "they cost more than this server accepts. Set “Most tokens” in the settings to less.";
+const TOO_MUCH = "they cost more than this server accepts. Choose fewer “Most tokens” in the settings.";
 const explain = { by: "span", verify: 3 };
 
 const hasDocument = ({ role, text, files }) => role === "user" && (files?.length > 0 || text.length >= LONG);

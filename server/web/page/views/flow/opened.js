@@ -109,7 +109,7 @@ function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosi
         ${beyond === 1 ? " has" : " have"} the colour of the end.</p>`}
     </div>
     <div>
-      <${Table} class="statistics" aria-label="Statistics" names=${["", `“${shownToken(rowNames[row] ?? "")}”`, "all rows"]}
+      <${Table} class="statistics" aria-label="Statistics" names=${["statistic", `“${shownToken(rowNames[row] ?? "")}”`, "all rows"]}
         rows=${STATISTICS.map(([name, title, write = format]) => [title, write(ofRow[name]), write(ofAll[name])])} />
       <${Spread} values=${data} name=${node.full} />
     </div>
