@@ -93,7 +93,7 @@ export const Progress = ({ active, label = "Asking the server…", usual }) =>
 export function Answer({ answer, children, minHeight }) {
   const { data, error, loading, isStale, isPart, retry, usual } = answer;
   return html`<div class=${classes("answer", isStale && "stale", isPart && "is-part")} style=${{ minHeight }} aria-busy=${loading}>
-    <${Progress} active=${loading} usual=${usual} />
+    <${Progress} key=${Boolean(isPart)} active=${loading} usual=${usual} />
     <${Problem} error=${error} retry=${retry} />
     ${data !== null && children(data)}
   </div>`;
