@@ -44,7 +44,7 @@ IMPACTS = ("minor", "moderate", "serious", "critical")
 
 
 def violations(page: Page, context: Any, **options: Any) -> list[dict[str, Any]]:
-    """Return what axe finds in a part of the page; options: axe's own. A page with a policy refuses its script."""
+    """Return axe's findings in a part of the page, with axe's options. A page with a policy refuses its script."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(Axe().axe_script)
     # a description of all that is right takes most of the time
