@@ -96,9 +96,9 @@ def test_a_batch_whose_server_and_worker_are_killed_20_times_answers_each_line_o
 def test_a_full_disk_loses_no_line_and_refuses_uploads(tmp_path: Path) -> None:
     """Bound the size of the files that the server may write: the kernel then refuses writes as on a full disk."""
     with served(tmp_path) as server, client(server) as api:
-        batch_id = begin(server, lines(1000))
+        batch_id = begin(server, lines(600))
         _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (150_000, hard))
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (100_000, hard))
         wait_for(lambda: "batches wait, as their folder is full" in server.output, "the batch waits for room")
         with pytest.raises(openai.APIStatusError, match="disk") as refused:
             api.files.create(file=("input.jsonl", bytes(300_000)), purpose="batch")
@@ -107,17 +107,17 @@ def test_a_full_disk_loses_no_line_and_refuses_uploads(tmp_path: Path) -> None:
         assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
         wait_for(lambda: api.batches.retrieve(batch_id).status == "completed", "the batch completes")
-        assert answered(api, batch_id) == [f"line-{i}" for i in range(1000)]
+        assert answered(api, batch_id) == [f"line-{i}" for i in range(600)]
         assert len(list(api.files.list())) == 2
 
 
-def test_two_servers_do_not_share_a_folder_and_an_upload_may_be_large(tmp_path: Path) -> None:
-    with served(tmp_path) as server:
+def test_two_servers_do_not_share_a_folder_and_an_upload_may_be_larger_than_a_body(tmp_path: Path) -> None:
+    with served(tmp_path, "--max-body-bytes", "1MiB") as server:
         arguments = ("serve", str(folder_of("llama-gqa")), *FLAGS, "--batch-dir", str(tmp_path / "batches"))
         with running_server(*arguments, module="lightwell") as second:
             assert second.wait_exit() == 1
             assert "another server uses this folder" in second.output
-        content = bytes(50 << 20)
+        content = bytes(2 << 20)
         with client(server) as api:
             file = api.files.create(file=("large.jsonl", content), purpose="batch")
             assert api.files.content(file.id).content == content
@@ -134,12 +134,12 @@ def test_two_servers_do_not_share_a_folder_and_an_upload_may_be_large(tmp_path: 
 
 def test_a_drain_does_not_wait_for_batches_which_continue_after_the_restart(tmp_path: Path) -> None:
     with served(tmp_path) as server:
-        batch_id = begin(server, lines(3000))
+        batch_id = begin(server, lines(1500))
         wait_for(lambda: server.get(f"/v1/batches/{batch_id}").json()["request_counts"]["completed"], "it runs")
-        began = time.monotonic()
         server.signal(signal.SIGTERM)
         assert server.wait_exit() == 0
-        assert time.monotonic() - began < 10, "the drain waited for rows"
+    (record,) = (tmp_path / "batches").glob("batch_*.json")
+    assert json.loads(record.read_text())["status"] == "in_progress", "the drain waited for rows"
     with served(tmp_path) as server, client(server) as api:
         wait_for(lambda: api.batches.retrieve(batch_id).status == "completed", "the batch completes", 2 * PATIENCE)
-        assert answered(api, batch_id) == [f"line-{i}" for i in range(3000)]
+        assert answered(api, batch_id) == [f"line-{i}" for i in range(1500)]

@@ -14,12 +14,12 @@ from tests.support.processes import Server
 ROUTE = "**/v1/chat/completions"
 
 
-def open_chat(page: Page, server: Server, **state: str) -> Page:
+def open_chat(page: Page, server: Server, **state: Any) -> Page:
     """Open the view with an empty history."""
-    page.goto(f"{server.url}/#view=server")
-    page.evaluate("localStorage.clear(); sessionStorage.clear()")
-    page.goto("about:blank")
-    page.goto(f"{server.url}/#view=chat" + "".join(f"&{name}={value}" for name, value in state.items()))
+    if page.url.startswith("http"):  # a new page has no history
+        page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        page.goto("about:blank")
+    page.goto(f"{server.url}/#{urlencode({'view': 'chat', **state})}")
     expect(page.locator("#message")).to_be_focused()
     return page
 
@@ -27,12 +27,7 @@ def open_chat(page: Page, server: Server, **state: str) -> Page:
 def open_text(page: Page, server: Server, **state: Any) -> Page:
     """Open the mode Text of the view with an empty history; the field has the text."""
     take_precision(server)
-    page.goto(f"{server.url}/#view=server")
-    page.evaluate("localStorage.clear(); sessionStorage.clear()")
-    page.goto("about:blank")
-    page.goto(f"{server.url}/#{urlencode({'view': 'chat', 'chat_mode': 'text', 'text': TEXT, **state})}")
-    expect(page.locator("#message")).to_be_focused()
-    return page
+    return open_chat(page, server, **{"chat_mode": "text", "text": TEXT, **state})
 
 
 def begin_text(page: Page, text: str) -> None:

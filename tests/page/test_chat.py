@@ -107,8 +107,9 @@ def test_an_answer_is_stopped_and_goes_on_where_it_was(page: Page, server: Serve
 
 def test_escape_stops_an_answer_wherever_the_focus_is(page: Page, server: Server) -> None:
     open_chat(page, server)
-    settings(page, Most_tokens="400")
+    settings(page, Most_tokens="4")
     send(page, "One?")
+    settings(page, Most_tokens="400")
     with slow_answers(page):
         answers(page).get_by_role("button", name="Regenerate").click()
         expect(answers(page).locator(".markdown")).to_be_visible()

@@ -96,45 +96,30 @@ def test_there_are_enough_cases() -> None:
     assert len(set(CASES)) >= 400
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(2))
 def test_no_answer_runs_a_script_or_loads_anything(page: Page, server: Server, part: int) -> None:
-    """Each case is a turn of its own in an imported conversation, and every eighth also a streamed answer. The page's
+    """Each case is a turn of its own in an imported conversation, and some are also streamed answers. The page's
     policy is not relied on: nothing that it would block may be made.
     """
-    own = CASES[part::8]
+    own = CASES[part::2]
     open_chat(page, server)
     turns = []
-    for number, case in enumerate(own):
-        parent = 2 * number
-        turns.append(
-            {
-                "id": parent + 1,
-                "parent": parent,
-                "role": "user",
-                "text": case,
-                "files": [{"name": case[:900], "text": case}],
-            }
-        )
-        turns.append(
-            {
-                "id": parent + 2,
-                "parent": parent + 1,
-                "role": "assistant",
-                "text": case,
-                "reasoning": case,
-                "model": case[:900],
-            }
-        )
+    for parent, case in zip(range(0, 2 * len(own), 2), own, strict=True):
+        files = [{"name": case[:900], "text": case}]
+        turns.append({"id": parent + 1, "parent": parent, "role": "user", "text": case, "files": files})
+        more = {"reasoning": case, "model": case[:900]}
+        turns.append({"id": parent + 2, "parent": parent + 1, "role": "assistant", "text": case, **more})
     chat = {"id": "../evil", "title": own[0][:900], "system": own[0], "turns": turns, "settings": {}, "updated": 1}
     imported(page, {"format": "lightwell conversations", "version": 1, "conversations": [chat]})
     expect(page.locator(".turn")).to_have_count(len(turns))
     expect(page.locator(".markdown").first).to_be_visible()
     assert page.evaluate(FOUND) == []
     page.get_by_role("button", name="New chat").click()
-    Scripted(page, *(stream_of(case) for case in own[::8]))
-    for case in own[::8]:
+    streamed = own[::17]
+    Scripted(page, *map(stream_of, streamed))
+    for case in streamed:
         send(page, case)
-    expect(answers(page)).to_have_count(len(own[::8]))
+    expect(answers(page)).to_have_count(len(streamed))
     assert page.evaluate(FOUND) == []
     for link in page.locator(".markdown a").all()[:3]:
         assert (link.get_attribute("target"), "noopener" in str(link.get_attribute("rel"))) == ("_blank", True)

@@ -3,7 +3,7 @@ equal those by transformers.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,12 @@ class Family:
     server: Server
 
 
-def chosen(names: Iterable[str]) -> list[Any]:
-    """Return the variants as parameters of the fixture `family`."""
-    return [pytest.param(name, marks=() if name in UNLIKE else pytest.mark.nightly) for name in names]
+def chosen(names: Iterable[str], always: Container[str] = UNLIKE) -> list[Any]:
+    """Return the variants as parameters of the fixture `family`; `make test` runs those in `always`."""
+    return [pytest.param(name, marks=() if name in always else pytest.mark.nightly) for name in names]
 
 
-@pytest.fixture(scope="module", params=chosen([*UNLIKE, *OTHERS]))
+@pytest.fixture(scope="module")
 def family(request: pytest.FixtureRequest) -> Iterator[Family]:
     folder = family_folder(request.param)
     if request.param in UNLIKE:
@@ -116,6 +116,7 @@ def sentence(reason: str) -> str:
     return f"{said[0].upper()}{said[1:]}."
 
 
+@pytest.mark.parametrize("family", chosen([*UNLIKE, *OTHERS], ("gpt2", "bart")), indirect=True)
 def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, page: Page) -> None:
     open_flow(page, family.server)
     weight, length = theirs(family.folder, family.server)

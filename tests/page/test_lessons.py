@@ -8,12 +8,12 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from safetensors.torch import load_file
 
 from tests.page import lessons
 from tests.page.conftest import TEXT, Open, ask, box_of, percent, settle, softmax, wait_until, written
+from tests.page.test_accessibility import violations
 from tests.page.test_flow import traced
 from tests.support.processes import ROOT, Server
 
@@ -157,7 +157,7 @@ def assert_the_arrows_can_be_played(page: Page) -> None:
     wait_until(page, are_apart)  # the card follows the picture frame by frame
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (1000, 700), (390, 844)])
+@pytest.mark.parametrize("size", [(1440, 900), pytest.param((1000, 700), marks=pytest.mark.nightly), (390, 844)])
 def test_the_card_never_moves_and_covers_nothing(page: Page, server: Server, size: tuple[int, int]) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(f"{server.url}/#{urlencode({'view': 'server', 'lesson': 'tour'})}")
@@ -343,7 +343,7 @@ def test_axe_finds_nothing_serious_in_the_list_and_in_a_step(open_page: Page, se
         page.goto(f"{server.url}/#{urlencode({'view': 'why', 'text': TEXT, 'lesson': lesson})}")
         page.locator(f"{CARD} button").nth(1).wait_for()
         settle(page)
-        found += [each["help"] for each in Axe().run(page, context=CARD).response["violations"]]
+        found += [each["help"] for each in violations(page, CARD)]
         boxes = [button.bounding_box() for button in page.locator(f"{CARD} button").all()]
         assert all(box and min(box["width"], box["height"]) >= 24 for box in boxes)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

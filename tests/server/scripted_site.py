@@ -72,9 +72,8 @@ def network(size: int, length: int, script: list[int]) -> GPT2LMHeadModel:
     )
     made = GPT2LMHeadModel(config)
     block = made.transformer.h[0]
-    positions = torch.zeros(LENGTH, config.n_embd)
-    for place in range(LENGTH):
-        positions[place, script[min(max(place - length + 1, 0), len(script) - 1)]] = 100.0
+    positions, places = torch.zeros(LENGTH, config.n_embd), torch.arange(LENGTH)
+    positions[places, torch.tensor(script)[(places - length + 1).clamp(0, len(script) - 1)]] = 100.0
     for parameter in (*block.attn.c_proj.parameters(), *block.mlp.c_proj.parameters()):
         parameter.data.zero_()
     made.transformer.wte.weight.data = 0.01 * torch.eye(size, config.n_embd)

@@ -13,6 +13,7 @@ from lightwell.model.loading.loader import load_model
 from lightwell.model.network.transformer import Transformer
 from tests import reference, tiny
 from tests.network import CPU, FLOAT32_BOUND, WHOLE, logits_alone, look_at_everything, worst
+from tests.support import families
 
 pytestmark = pytest.mark.every_family
 
@@ -69,12 +70,19 @@ def test_every_point_equals_the_reference_in_float32(folder: Path) -> None:
     assert worst(_looked(folder, torch.float32), _expected(folder), relative=True) <= FLOAT32_BOUND
 
 
-def test_chunks_do_not_change_a_bit_in_float32(folder: Path) -> None:
-    whole = _looked(folder, torch.float32)
-    for chunk in () if read_config(folder).kind == "encoder" else (7, 1):  # an encoder reads its input whole
-        points = _looked(folder, torch.float32, chunk)
-        assert set(whole) == set(points)
-        assert [name for name in whole if not torch.equal(whole[name], points[name])] == []
+@pytest.mark.parametrize(
+    ("folder", "chunk"),
+    [
+        pytest.param(name, chunk, marks=() if chunk == 7 or families.is_chosen(name) else pytest.mark.nightly)
+        for name in tiny.VARIANTS
+        for chunk in (() if name in tiny.ENCODERS else (7, 1))  # an encoder reads its input whole
+    ],
+    indirect=["folder"],
+)
+def test_chunks_do_not_change_a_bit_in_float32(folder: Path, chunk: int) -> None:
+    whole, points = _looked(folder, torch.float32), _looked(folder, torch.float32, chunk)
+    assert set(whole) == set(points)
+    assert [name for name in whole if not torch.equal(whole[name], points[name])] == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
