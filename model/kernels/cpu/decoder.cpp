@@ -310,6 +310,7 @@ struct Decoder {
   // Blocks of y = activation(x W^T + bias) of rows that were made ready, or of x as it is where the product takes that.
   void multiply_ready(const Product& p, const T* x, Share rows, Share blocks, long activation, T* y) const {
     const long N = p.num_outputs;
+    if (all.num_rows > MOST_ROWS) lightwell_note_progress();  // a step of long prompts may take seconds
     if (is_int8(p)) {
       with_digits(p, [&](auto count) {
         const uint8_t* digits = static_cast<const uint8_t*>(ready);
