@@ -30,7 +30,7 @@ from lightwell.model.network.block import Block, Residual, Sublayer
 from lightwell.model.network.convolution import Convolution
 from lightwell.model.network.embedding import Embedding, embed_at_once, sinusoids
 from lightwell.model.network.fused_decoder import DecodeStep
-from lightwell.model.network.fused_encoder import EncodeStep, why_not_whole
+from lightwell.model.network.fused_encoder import EncodeStep, fits_encode_step
 from lightwell.model.network.per_layer import PerLayer, PerLayerInputs
 from lightwell.model.network.recurrences import DeltaNet, ShortConvolution
 from lightwell.model.network.stack import Stack
@@ -80,9 +80,9 @@ class StackBuilder:
         self.exactly = partial(Linear, kernels=kernels, batch_invariant=batch_invariant)
         """Builds a layer whose matrix is not quantised."""
         self.quantize: Quantization = quantize
-        why_not = why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels)
-        is_stored_quantized = any(isinstance(each, QuantizedMatrix) for each in weights.values())
-        self.is_whole = shares is None and not is_stored_quantized and why_not is None
+        is_native = kernels.why_not_native(tokens.dtype, tokens.device) is None
+        is_quantized = quantize != "none" or any(isinstance(each, QuantizedMatrix) for each in weights.values())
+        self.is_whole = shares is None and is_native and not is_quantized and fits_encode_step(config)
         """Whether an `EncodeStep` can run the whole stack."""
         self.attention = self._attention()
 

@@ -13,9 +13,7 @@ from torch import Tensor
 from lightwell.model.batch import Batch
 from lightwell.model.config import ModelConfig
 from lightwell.model.hooks.hooks import Hooks
-from lightwell.model.kernels.choice import AUTO, KernelConfig
 from lightwell.model.kernels.encoder import Encoder, EncoderLayer
-from lightwell.model.kernels.int8_rows import Quantization
 from lightwell.model.kernels.library import num_threads
 from lightwell.model.kernels.products import Arithmetic, BlockedWeight
 from lightwell.model.layers.linear import Linear
@@ -28,11 +26,9 @@ texts less evenly, which took 10 % longer.
 """
 
 
-def why_not_whole(
-    config: ModelConfig, dtype: torch.dtype, device: torch.device, quantize: Quantization, kernels: KernelConfig = AUTO
-) -> str | None:
-    """Return the reason why `EncodeStep` cannot run a stack, or None if it can."""
-    asked = {
+def fits_encode_step(config: ModelConfig) -> bool:
+    """Return whether `EncodeStep` can run a stack on native kernels, with weights that are not quantised."""
+    wanted = {
         "causal": False,
         "norm": "layernorm",
         "norm_bias": True,
@@ -58,14 +54,11 @@ def why_not_whole(
         "num_kv_heads": config.num_heads,
         "hidden_size": config.num_heads * config.head_dim,
     }
-    for name, value in asked.items():
-        if getattr(config, name) != value:
-            return f"{name} is {getattr(config, name)!r}, not {value!r}"
-    return "weights are quantised" if quantize != "none" else kernels.why_not_native(dtype, device)
+    return all(getattr(config, name) == value for name, value in wanted.items())
 
 
 class EncodeStep:
-    """The blocks of an encoder that `why_not_whole` accepts."""
+    """The blocks of an encoder that `fits_encode_step` accepts."""
 
     def __init__(self, blocks: Sequence[Block], config: ModelConfig, arithmetic: Arithmetic) -> None:
         """Keep the blocks. arithmetic: the arithmetic of products of bfloat16."""

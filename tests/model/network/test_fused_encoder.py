@@ -3,6 +3,7 @@
 The numbers are checked in tests/model/checkpoint/test_every_family.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from lightwell.model.batch import Batch
 from lightwell.model.hooks.hooks import Hooks, Read
 from lightwell.model.layers.linear import Linear
 from lightwell.model.network import fused_encoder
-from lightwell.model.network.fused_encoder import why_not_whole
+from lightwell.model.network.fused_encoder import fits_encode_step
 from lightwell.model.network.transformer import Transformer
 from tests import tiny
 from tests.invariance import num_threads
@@ -70,8 +71,9 @@ def test_gelu_is_as_precise_as_torch_and_exact_far_out() -> None:
     assert torch.equal(found[6400:], exact[6400:].float())
 
 
-def test_what_cannot_be_one_call_says_why(model: Transformer) -> None:
+def test_only_plain_encoders_are_one_call(model: Transformer) -> None:
     config = model.config
-    assert why_not_whole(config, torch.float32, CPU, "none") is None
-    assert why_not_whole(config, torch.float64, CPU, "none") == "the kernels take float32 or bfloat16, not float64"
-    assert why_not_whole(config, torch.float32, CPU, "int8") == "weights are quantised"
+    assert fits_encode_step(config)
+    assert not fits_encode_step(replace(config, gated_mlp=True))
+    assert model.encoder is not None
+    assert (model.encoder.encode_step is None, model.encoder.decode_step is None) == (False, True)
