@@ -31,7 +31,16 @@ _SCALE = 2e-4
 
 def smollm2_q8_0(cache: Path) -> Path:
     """Return SmolLM2's file with its matrices in Q8_0, and make it if the folder does not have it."""
-    path = cache / "smollm2-135m-q8_0.gguf"
+    return _smollm2(cache, Type.Q8_0)
+
+
+def smollm2_bf16(cache: Path) -> Path:
+    """Return SmolLM2's file with its matrices in bfloat16, and make it if the folder does not have it."""
+    return _smollm2(cache, Type.BF16)
+
+
+def _smollm2(cache: Path, kind: Type) -> Path:
+    path = cache / f"smollm2-135m-{kind.name.lower()}.gguf"
     if not path.exists():
         source = smollm2_file()
         header, content = read_header(source), np.memmap(source, np.uint8, "r")
@@ -42,7 +51,7 @@ def smollm2_q8_0(cache: Path) -> Path:
                 writer.add_tensor(name, data.view(np.float32))
                 continue
             rows = gguf.quants.dequantize(data.reshape(entry.shape[0], -1), entry.type)
-            writer.add_tensor(name, gguf.quants.quantize(rows, Type.Q8_0), raw_dtype=Type.Q8_0)
+            writer.add_tensor(name, gguf.quants.quantize(rows, kind), raw_dtype=kind)
         _write(writer, path)
     return path
 

@@ -231,6 +231,12 @@ class Settings:
         shown_default="on with Lightwell's kernels, off elsewhere",
     )
     no_batch_invariant: bool = COMPUTE.switch("Drop this guarantee; Lightwell's kernels still fulfil it.")
+    speculation: Literal["auto", "off", "ngram"] = COMPUTE.setting(
+        "auto",
+        types.choice("auto", "off", "ngram"),
+        "Drafts of next tokens from the repetitions of a text, which a step checks together: where they save time "
+        "(auto), four at each repetition (ngram), or none (off). Answers have the same bits.",
+    )
     cuda_graphs: Literal["on", "off"] = COMPUTE.setting(
         "on", types.choice("on", "off"), "Run steps as CUDA graphs on a GPU."
     )

@@ -41,36 +41,38 @@ class ActiveRequest:
         """Return whether an output was sent; the first one includes all captures of the prompt."""
         return self.timing.first_token is not None
 
-    def answer(self, result: StepResult, now: float) -> RequestOutput:
-        """Return its output after a step with a token for it, or with its end. If this raises, nothing has changed.
+    def answer(self, result: StepResult, now: float) -> list[RequestOutput]:
+        """Return its outputs after a step with tokens for it, or with its end: one for each token that the step has
+        chosen or that the grammar then forced, at least one. If this raises, nothing has changed.
 
         now: CLOCK_MONOTONIC seconds.
         """
         seq = self.sequence
-        output = RequestOutput(
-            uid=seq.uid,
-            token_id=result.tokens.get(seq.uid),
-            logprobs=result.logprobs.get(seq.uid),
-            tensors=result.rows.get(seq.uid, {}),
-            num_cached_tokens=seq.num_cached_tokens,
-        )
+        tokens, rows = result.tokens.get(seq.uid, []), result.rows.get(seq.uid, [])
+        outputs = [RequestOutput(uid=seq.uid, token_id=each) for each in (tokens + seq.forced if tokens else [None])]
+        for output, logprobs in zip(outputs, result.logprobs.get(seq.uid, ()), strict=False):
+            output.logprobs = logprobs
+        for output, tensors in zip(outputs, rows, strict=False):
+            output.tensors = tensors
+        first, last = outputs[0], outputs[-1]
+        last.num_accepted, last.num_rejected = seq.num_accepted, seq.num_rejected
         if self.has_answered and not seq.is_finished:  # as in nearly every step
-            return output
+            return outputs
         found, timing = self.captures, self.timing
+        first.num_cached_tokens = last.num_cached_tokens = seq.num_cached_tokens
         if not self.has_answered:
-            timing = replace(timing, first_token=now)
-            output.tensors = output.tensors | found.arrays()
+            first.timing = timing = replace(timing, first_token=now)
+            first.tensors = first.tensors | found.arrays()
             if found.prompt_logprobs is not None:
-                output.prompt_logprobs = PromptLogprobs.of(found.prompt_logprobs)
+                first.prompt_logprobs = PromptLogprobs.of(found.prompt_logprobs)
             found = RequestCaptures(patches=found.patches, row_sink=found.row_sink)
         if seq.is_finished:
-            timing = replace(timing, finished=now)
-            output.finish_reason = seq.finish_reason
+            last.timing = timing = replace(timing, finished=now)
+            last.finish_reason = seq.finish_reason
             is_stopping = seq.finish_reason == "stop" and seq.token_ids[-1] in seq.stopping_ids
-            output.stop_token_id = seq.token_ids[-1] if is_stopping else None
-        output.timing = timing
+            last.stop_token_id = seq.token_ids[-1] if is_stopping else None
         self.captures, self.timing = found, timing
-        return output
+        return outputs
 
 
 class ActiveRequests(dict[int, ActiveRequest]):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+SpeculationMode = Literal["auto", "off", "ngram"]
+
 
 @dataclass(frozen=True, slots=True)
 class AdapterFolder:
@@ -54,6 +56,10 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     batch_invariant: bool | None = None
     """Whether an answer's bits depend only on its own request; None means yes where the cost is small."""
+    speculation: SpeculationMode = "off"
+    """Drafts of next tokens (`server.engine.scheduling.speculation`): auto (where they save time) | off | ngram (always
+    a fixed number).
+    """
     tensor_parallel: int = 1
     """Processes that hold the model together, each on its own device or with its share of the threads."""
     folder: Path | None = None

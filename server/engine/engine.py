@@ -29,7 +29,7 @@ from lightwell.server.engine.execution.step_cancellation import CancellationChec
 from lightwell.server.engine.execution.step_result import StepResult
 from lightwell.server.engine.info import engine_info
 from lightwell.server.engine.intake import Intake
-from lightwell.server.engine.loading import device_runner_for, load
+from lightwell.server.engine.loading import device_runner_for, load, speculation_of
 from lightwell.server.engine.messages.outputs import (
     EngineStats,
     Failure,
@@ -37,13 +37,13 @@ from lightwell.server.engine.messages.outputs import (
     StepOutput,
     failure_of,
     raise_exit,
-    with_forced,
 )
 from lightwell.server.engine.messages.request import EngineRequest
 from lightwell.server.engine.scheduling.block_manager import BlockManager
 from lightwell.server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from lightwell.server.engine.scheduling.speculation import Speculation
 from lightwell.server.engine.scheduling.step_budgets import QUIET_SECONDS, StepBudgets
 from lightwell.server.engine.sequence import Sequence
 from lightwell.server.engine.state import engine_state
@@ -67,6 +67,7 @@ class Engine:
             # A GPU computes a few more tokens in the time that it needs to start a copy of each layer.
             copies_blocks=caching and on_cpu and config.tensor_parallel == 1,
         )
+        speculation = Speculation(speculation_of(model, config))
         self._scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=config.max_num_seqs,
@@ -77,12 +78,13 @@ class Engine:
                 takes_forced=on_cpu,  # on a GPU a step of single tokens runs faster, as a graph
             ),
             self._blocks,
+            speculation,
         )
         limits = ON_A_CPU if on_cpu else ON_A_CARD
         ranks = config.tensor_parallel
         self._block_bytes = ranks * KVCache.bytes_per_block(model.cache_config, cache.block_size, model.dtype)
         self._state_bytes = ranks * model.cache_config.state_bytes(model.dtype.itemsize) // 2
-        self._budgets = StepBudgets(config.max_capture_tokens, limits)
+        self._budgets = StepBudgets(config.max_capture_tokens, limits, speculation)
         self._ahead = RunAhead(self._plan)
         self._committed = 0.0
         """CLOCK_MONOTONIC seconds at which the last step was committed."""
@@ -107,7 +109,7 @@ class Engine:
         self._send: Callable[[StepOutput], None] | None = None
         self._counted: dict[str, Any] = {}
         """The counters of `EngineStats`, by field name."""
-        self.info = engine_info(model, cache, max_model_len)
+        self.info = engine_info(model, cache, max_model_len, speculation.mode)
 
     @classmethod
     def from_folder(cls, config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> "Engine":
@@ -198,7 +200,7 @@ class Engine:
             return self._report()
         self._commit(step, result)
         self._ahead.go_on(result)
-        return self._report(schedule.num_tokens)
+        return self._report(schedule.num_tokens - schedule.num_drafts + schedule.num_accepted(result.tokens))
 
     @property
     def capture_bytes(self) -> int:
@@ -302,9 +304,12 @@ class Engine:
             outputs += self._retry_or_end(schedule, short)
         self._memory_retry.forget(*[output.uid for output in outputs])
         captured = sum(len(array.data) for output in outputs if output.tensors for array in output.tensors.values())
+        num_accepted = schedule.num_accepted(result.tokens)
         self._count(
             generation_tokens_total=sum([output.token_id is not None for output in outputs]),
-            forced_tokens_total=len(outputs) - len({output.uid for output in outputs}),
+            forced_tokens_total=len(outputs) - len({output.uid for output in outputs}) - num_accepted,
+            drafts_accepted_total=num_accepted,
+            drafts_rejected_total=schedule.num_drafts - num_accepted,
             computed_tokens_total=schedule.num_tokens,
             engine_steps_total=1,
             capture_bytes_total=captured,
@@ -319,7 +324,7 @@ class Engine:
         active = self._active[seq.uid]
         is_first = not active.has_answered
         try:
-            output = active.answer(result, now)
+            outputs = active.answer(result, now)
         except BaseException as error:
             raise_exit(error)
             named = {"request_id": seq.request.request_id}
@@ -333,7 +338,7 @@ class Engine:
             self._count(prompt_tokens_total=len(seq.encoder_token_ids) + seq.num_prompt_tokens)
         if seq.is_finished:
             del self._active[seq.uid]
-        return with_forced(output, seq.forced) if seq.forced else [output]
+        return outputs
 
     def _retry_or_end(self, schedule: Schedule, short: Mapping[int, Failure]) -> list[RequestOutput]:
         """Queue the requests of a step without memory again, or end them after their last try."""

@@ -1,7 +1,7 @@
 """The grammar of one text, for the scheduler; `model.sampling.grammar.matcher` implements it."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 
 class Grammar(Protocol):
@@ -23,8 +23,14 @@ class Grammar(Protocol):
     def ends_with_forced(self) -> bool:
         """Return whether the text is complete after the tokens that must come next."""
 
+    def allows(self, token_id: int) -> bool:
+        """Return whether this token may come next."""
+
     def accept(self, token_id: int) -> None:
         """Append a token to the text."""
+
+    def copy(self) -> Self:
+        """Return another grammar at the same place."""
 
     def take_forced(self, most: int) -> list[int]:
         """Append and return the tokens that must come next, at most `most`."""

@@ -14,7 +14,7 @@ from lightwell.server.engine.messages.outputs import EngineInfo
 logger = logging.getLogger(__name__)
 
 
-def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> EngineInfo:
+def engine_info(model: Transformer, cache: KVCache, max_model_len: int, speculation: str = "off") -> EngineInfo:
     grouped = _grouped(model)
     kernels, level, arithmetic = kernels_in_use(model.kernels, model.dtype, model.device)
     return EngineInfo(
@@ -25,6 +25,7 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> Engin
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         batch_invariant=model.batch_invariant,
+        speculation=speculation,
         kernels=kernels,
         kernel_level=level,
         kernel_arithmetic=arithmetic,

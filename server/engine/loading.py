@@ -16,7 +16,7 @@ from lightwell.model.kv_cache import KVCache
 from lightwell.model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from lightwell.model.network.transformer import Transformer
 from lightwell.model.ranks.leader import LeadingTransformer
-from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.config import EngineConfig, SpeculationMode
 from lightwell.server.engine.execution.compile_cache import use_writable_cache
 from lightwell.server.engine.execution.cuda_graphs import StepSizes, has_graphs, kept_bytes
 from lightwell.server.engine.execution.device_executor import DeviceExecutor
@@ -141,6 +141,26 @@ def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_mode
         return card.measure(largest.prefill, None, 0)
     kept = kept_bytes(model.config, model.dtype, config.max_num_seqs, config.max_num_batched_tokens)
     return card.measure(largest.prefill, largest.graphs, kept)
+
+
+def speculation_of(model: Transformer, config: EngineConfig) -> SpeculationMode:
+    """Return the source of drafts for a network; `auto` turns them off where they could change an answer. Raises
+    ModelLoadError if another setting must be refused.
+    """
+    if model.decoder is None or config.speculation == "off":
+        return "off"
+    problem = ""
+    if model.config.recurrence is not None:
+        problem = f"{model.config.architecture} has layers whose state cannot go back behind a wrong draft"
+    elif model.device.type != "cpu":
+        problem = "drafts are implemented for CPUs"
+    elif not model.batch_invariant:
+        problem = (
+            "with these kernels and this dtype, drafts change the bits of an answer unless --batch-invariant is set"
+        )
+    if problem and config.speculation != "auto":
+        raise ModelLoadError(f"--speculation {config.speculation}: {problem}; auto and off are accepted")
+    return "off" if problem else config.speculation
 
 
 def device_runner_for(

@@ -19,6 +19,7 @@ from lightwell.server.engine.messages.base_task import NOT_AT_ALL, Stacks, requi
 from lightwell.server.engine.messages.outputs import FinishReason
 from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest, GenerateTask, Intervention, Task
 from lightwell.server.engine.messages.sampling_params import SamplingParams
+from lightwell.server.engine.repetitions import Repetitions
 
 UNKNOWN = -1
 """A token that a running step will choose."""
@@ -108,6 +109,12 @@ class Sequence:
     """The last of `token_ids`, which the grammar forced after the last chosen one."""
     first_forced: list[int] = field(init=False, default_factory=list)
     """Tokens that the grammar forced before the first chosen one, until they are sent."""
+    repetitions: Repetitions | None = field(init=False, default=None)
+    """The source of drafts, from the first step that may have some."""
+    num_accepted: int = field(init=False, default=0)
+    """Drafts that became tokens of the text."""
+    num_rejected: int = field(init=False, default=0)
+    """The other drafts that steps have computed."""
 
     block_table: "array[int]" = field(init=False, default_factory=lambda: array("i"))  # of int32: every step copies it
     cross_block_table: "array[int]" = field(init=False, default_factory=lambda: array("i"))
@@ -226,17 +233,28 @@ class Sequence:
         tokens, self.first_forced = self.first_forced, []
         return tokens
 
-    def take_token(self, token_id: int, takes_forced: bool) -> None:
-        """Replace the unknown token by the one that a step has chosen. If `takes_forced`, also append the tokens that
-        the grammar then forces, unless each token has captures or log-probabilities.
+    @property
+    def prediction(self) -> ReadOnlySequence[int]:
+        """Return the tokens that the client expects, for drafts."""
+        return self.task.prediction if isinstance(self.task, GenerateTask) else ()
+
+    def take_tokens(self, token_ids: ReadOnlySequence[int], num_drafts: int, takes_forced: bool) -> None:
+        """Replace the unknown token by those that a step has chosen: the accepted ones of its drafts, and one more. If
+        `takes_forced`, also append the tokens that the grammar then forces, unless each token has captures or
+        log-probabilities.
         """
-        self.token_ids[-1] = token_id
+        self.token_ids[-1:] = token_ids
+        num_accepted = len(token_ids) - 1
+        self.num_computed_tokens += num_accepted
+        self.num_accepted += num_accepted
+        self.num_rejected += num_drafts - num_accepted
         params = self.sampling_params
         if self.grammar is None or params is None:
             return
-        self.grammar.accept(token_id)
+        for token_id in token_ids:
+            self.grammar.accept(token_id)
         self.forced = []
-        if takes_forced and not self._notes_each_token and token_id not in self.stopping_ids:
+        if takes_forced and not self._notes_each_token and token_ids[-1] not in self.stopping_ids:
             room = params.max_tokens - (len(self.token_ids) - self.num_prompt_tokens)
             for token in self.grammar.take_forced(min(room, MOST_FORCED)):
                 self.forced.append(token)
@@ -257,10 +275,10 @@ class Sequence:
         return self.grammar is not None or (params is not None and bool(params.logprob_token_ids))
 
     def needs_sample(self, chunk: "Chunk") -> bool:
-        """Return whether a token is sampled from the last position of `chunk`."""
+        """Return whether tokens are sampled from the last positions of `chunk`: before and at each of its drafts."""
         return (
             self.sampling_params is not None
-            and chunk.start + chunk.num_tokens == len(self.token_ids)
+            and chunk.start + chunk.num_tokens - len(chunk.drafts) == len(self.token_ids)
             and len(self.token_ids) - self.num_prompt_tokens < self.sampling_params.max_tokens
         )
 
@@ -302,6 +320,14 @@ def _check_inputs(request: EngineRequest, stacks: Stacks, *, reads_prompt: bool)
             raise ValueError(f"request {request.uid}: {name} is empty; at least one token is needed")
 
 
+class Draft(NamedTuple):
+    """A possible next token of a text."""
+
+    token_id: int
+    grammar: Grammar | None = None
+    """The text's grammar after this token, or None."""
+
+
 class Chunk(NamedTuple):
     """The positions [start, start + num_tokens) of one sequence, to be computed in one step. It is a named tuple since
     every step creates one for each running sequence.
@@ -310,6 +336,14 @@ class Chunk(NamedTuple):
     sequence: Sequence
     start: int
     num_tokens: int
+    drafts: tuple[Draft, ...] = ()
+    """The tokens of the last positions, if they are not known yet; the step finds out how many are right."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Return the tokens of its positions."""
+        known = self.sequence.token_ids[self.start : self.end]
+        return [*known, *[draft.token_id for draft in self.drafts]] if self.drafts else known
 
     @property
     def end(self) -> int:

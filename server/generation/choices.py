@@ -122,6 +122,10 @@ class Run:
     form_field: str
     """The field of the body that names the text's form."""
     num_cached_tokens: int = 0
+    num_accepted: int = 0
+    """Drafts that became its tokens."""
+    num_rejected: int = 0
+    """The other drafts."""
     num_written: int = 0
     """Tokens that are in no piece, because `write_tokens` wrote them."""
     _last_token: float | None = None
@@ -133,6 +137,8 @@ class Run:
         try:
             async for output in self.handle:
                 self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
+                self.num_accepted = max(self.num_accepted, output.num_accepted)
+                self.num_rejected = max(self.num_rejected, output.num_rejected)
                 if output.token_id is not None:
                     self._see_token()
                 self._timing = output.timing or self._timing

@@ -14,7 +14,7 @@ from lightwell.server.generation.grammars import read_grammar
 from lightwell.server.generation.prompts.chat_rows import render_chat
 from lightwell.server.generation.prompts.inputs import between_stacks
 from lightwell.server.generation.prompts.message_spans import Span, spans_of, with_marks
-from lightwell.server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat
+from lightwell.server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat, read_following
 from lightwell.server.generation.prompts.text_parts import Cut
 from lightwell.server.generation.request import ChatRequest
 from lightwell.server.generation.sampling import sampling_params
@@ -188,8 +188,13 @@ async def _job(model: ServedModel, request: ChatRequest) -> Job:
     is_exact = limit is not None and not request.cuts_max_tokens
     prompt, max_tokens = fit_generation(model, prompt, limit, is_exact, request.truncate, "messages")
     sampling = sampling_params(model, request, max_tokens=max_tokens)
+    prediction = (await read_following(model, request.prediction, "prediction")).ids if request.prediction else ()
     task = GenerateTask(
-        sampling=sampling, grammar=form.grammar, grammar_prefix=form.prefix, thought_limit=form.thought_limit
+        sampling=sampling,
+        grammar=form.grammar,
+        grammar_prefix=form.prefix,
+        thought_limit=form.thought_limit,
+        prediction=tuple(prediction[:max_tokens]),
     )
     return Job(prompt, task, form.new_parser, form.kept_ids)
 

@@ -63,6 +63,8 @@ class ChatRequest(TextRequest):
     """A request for the assistant's next message."""
 
     chat: ChatFields
+    prediction: str = ""
+    """A text that the message is expected to repeat."""
     reasoning_effort: str | None = None
     thinking_budget: int | None = None
     """Most tokens of a thought, -1 for no limit, or None if the request gives none."""

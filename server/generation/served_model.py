@@ -92,6 +92,12 @@ class ServedModel(ModelFiles):
         return None if info is None else info.batch_invariant
 
     @property
+    def speculation(self) -> str | None:
+        """Return the source of drafts: auto, off or ngram; None if no worker has reported it yet."""
+        info = self.engine_info
+        return None if info is None else info.speculation
+
+    @property
     def engine_info(self) -> EngineInfo | None:
         """Return the settings that the engine chose, or None if no worker has reported them yet."""
         try:

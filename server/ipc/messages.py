@@ -276,6 +276,8 @@ def is_bare(output: RequestOutput) -> bool:
     """Return whether an output contains only a token. (The first and the last output contain `num_cached_tokens`.)"""
     return (
         output.timing is None
+        and not output.num_rejected
+        and not output.num_accepted
         and output.logprobs is None
         and output.finish_reason is None
         and not output.tensors

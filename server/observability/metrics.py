@@ -92,6 +92,10 @@ def of_engine(stats: EngineStats, counts: ClientCounters, workers: Sequence[Work
         if text := each.metadata.get("text"):
             family = counter if each.name.endswith("_total") else gauge
             yield family(each.name, text, getattr(stats, each.name))
+    drafts = [(("accepted",), stats.drafts_accepted_total), (("rejected",), stats.drafts_rejected_total)]
+    yield counter(
+        "speculation_tokens_total", "Drafts of tokens that were computed, by their result.", drafts, ["result"]
+    )
     for each in fields(ClientCounters):
         value = getattr(counts, each.name)
         if reasons := each.metadata.get("reasons"):

@@ -257,6 +257,11 @@ class Usage(AnswerModel):
     prompt_tokens_details: dict[str, int] | None = Field(
         None, description='{"cached_tokens": prompt tokens that came from the prefix cache}.'
     )
+    completion_tokens_details: dict[str, int] | None = Field(
+        None,
+        description='{"accepted_prediction_tokens": drafts that became tokens of the answer, '
+        '"rejected_prediction_tokens": the others}; only with drafts.',
+    )
 
 
 class StackSizes(AnswerModel):

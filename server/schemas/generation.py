@@ -1,6 +1,6 @@
 """Defines the bodies of POST /v1/completions and POST /v1/chat/completions, and their answers."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,11 +10,13 @@ from lightwell.server.schemas.base import (
     PromptInput,
     PromptTokens,
     RequestModel,
+    Text,
     Usage,
     check_equal,
     wrong,
 )
 from lightwell.server.schemas.chat_fields import ChatFields
+from lightwell.server.schemas.chat_messages import MAX_PARTS, TextPart
 from lightwell.server.schemas.judgements.reasons import ChatExplainField, Reasons, SpanReasons
 from lightwell.server.schemas.known_fields import (
     IGNORED_BY_CHAT,
@@ -124,6 +126,17 @@ class CompletionRequest(GenerationFields):
         return self.logprobs
 
 
+class Prediction(RequestModel):
+    """A text that an answer is expected to repeat in large parts."""
+
+    type: Literal["content"] = Field("content", description="Kind of prediction.")
+    content: Text | Annotated[list[TextPart], Field(max_length=MAX_PARTS)] = Field(description="The text.")
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part["text"] for part in self.content)
+
+
 class ChatCompletionRequest(ChatFields, ThinkingFields, GenerationFields):
     """Body of POST /v1/chat/completions."""
 
@@ -141,6 +154,9 @@ class ChatCompletionRequest(ChatFields, ThinkingFields, GenerationFields):
         None, ge=0, le=MAX_LOGPROBS, description="This many alternatives with each token; needs logprobs."
     )
     reasoning_effort: Effort | None = Field(None, description=EFFORT)
+    prediction: Prediction | None = Field(
+        None, description="A text that the answer mostly repeats, as drafts (--speculation). The answer is the same."
+    )
     explain: ChatExplainField = Field(
         None,
         description="Also return the reasons of the first 16 tokens of an answer without streaming; true uses the "

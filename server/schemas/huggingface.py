@@ -66,6 +66,7 @@ class GenerateParameters(RequestModel):
     repetition_penalty: float | None = definition_of("repetition_penalty")
     frequency_penalty: float | None = definition_of("frequency_penalty")
     seed: int | None = definition_of("seed")
+    speculation: bool = definition_of("speculation")
     stop: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] = Field(
         default_factory=list, description="Strings that end the text; the text contains the one that ended it."
     )

@@ -92,7 +92,6 @@ IGNORED_BY_GENERATION: Ignored = {
     "spaces_between_special_tokens": "text is decoded as the tokenizer decodes it",
     "sse_ping_interval": "a stream is not pinged",
     "guided_decoding_backend": "there is one",
-    "prediction": "it would change only the speed",
     "chat_format": "the chat template is the model's",
 }
 
@@ -104,6 +103,7 @@ _OF_CHATS = (
 IGNORED_BY_COMPLETIONS: Ignored = {
     **IGNORED_BY_GENERATION,
     **dict.fromkeys(_OF_CHATS, "a completion is plain text, without separate calls or reasoning"),
+    "prediction": "it would change only the speed, and is read with chats",
 }
 
 IGNORED_BY_CHAT: Ignored = {**IGNORED_BY_GENERATION, "stream_reasoning": "reasoning is sent as it comes"}
@@ -123,7 +123,7 @@ REFUSED_BY_GENERATION: RefusedFields = {
     "return_tokens_as_token_ids": Refused("return_token_ids gives the ids"),
     "return_prompt_token_ids": Refused("POST /tokenize gives the ids of a prompt"),
     "return_meta_info": Refused("usage and GET /metrics have the available figures"),
-    "ngram_corpus_id": Refused("this server guesses no tokens ahead"),
+    "ngram_corpus_id": Refused("drafts come from the request's own texts"),
     **dict.fromkeys(("bad_words", "allowed_token_ids"), Refused("logit_bias of -100 forbids a token")),
     **dict.fromkeys(
         ("logits_processors", "custom_logit_processor", "custom_params"),

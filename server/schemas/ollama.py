@@ -116,6 +116,7 @@ class OllamaOptions(RequestModel):
     presence_penalty: float | None = definition_of("presence_penalty")
     frequency_penalty: float | None = definition_of("frequency_penalty")
     seed: int | None = definition_of("seed")
+    speculation: bool = definition_of("speculation")
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = definition_of("stop")
     num_predict: int | None = Field(
         None,

@@ -93,6 +93,9 @@ class SamplingFields(CanIntervene, RunFields):
     min_tokens: int | None = Field(
         0, ge=0, le=MAX_TOKENS, description="No token and no stop string ends the answer before this number of tokens."
     )
+    speculation: bool = Field(
+        True, description="Let the server check drafts of the next tokens (--speculation). The answer is the same."
+    )
     skip_special_tokens: bool = Field(True, description="Leave special tokens out of the text.")
     attention: GenerationAttention | None = Field(
         None, description="Attention rows that come with each token, from inside the running batch."

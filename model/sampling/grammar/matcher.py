@@ -6,6 +6,7 @@ has llguidance's own message.
 
 import logging
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
@@ -62,7 +63,7 @@ class GrammarMatcher:
 
     def copy(self) -> "GrammarMatcher":
         """Return another matcher at the same place."""
-        return GrammarMatcher(self.matcher.deep_copy(), self._vocab_size, self._forced)
+        return GrammarMatcher(self.matcher.deep_copy(), self._vocab_size, self._forced, copy(self._thought))
 
     def begun(self, vocabulary: Vocabulary, prefix: Pieces, limit: ThoughtLimit | None) -> "GrammarMatcher":
         """Return another matcher of the same grammar after the text `prefix`. It has an `error` if that breaks it."""

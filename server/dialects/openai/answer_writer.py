@@ -66,12 +66,17 @@ class AnswerWriter:
         prompt_tokens = sum(job.prompt.num_tokens for job in self.jobs)
         completion_tokens = sum(self.num_tokens.values()) + sum(run.num_written for run in runs)
         cached = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
-        return {
+        usage = {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
+        accepted, rejected = sum(run.num_accepted for run in runs), sum(run.num_rejected for run in runs)
+        if accepted or rejected:
+            drafts = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+            usage["completion_tokens_details"] = drafts
+        return usage
 
     def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self.head(self.CHUNK), **self._usage_so_far(), "choices": choices}

@@ -62,6 +62,7 @@ def _asked(body: ChatCompletionRequest) -> ChatRequest:
         names=FieldNames({"thinking_budget": body.budget_field, "max_tokens": body.limit_field}),
         chat=body,
         max_tokens=getattr(body, body.limit_field),
+        prediction="" if body.prediction is None else body.prediction.text,
         reasoning_effort=body.reasoning_effort,
         thinking_budget=body.budget,
     )

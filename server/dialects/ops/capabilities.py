@@ -75,6 +75,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "max_model_len": model.context_limit,
             "compute_dtype": model.compute_dtype,
             "batch_invariant": model.batch_invariant,
+            "speculation": model.speculation,
             **_kernels(model),
             "quantize": model.settings.quantize,
             "stored_weights": _stored_weights(model),

@@ -136,11 +136,15 @@ class AttentionSink(Sink, RowSink):
     def room(self, num_keys: int) -> torch.Tensor | None:
         has_repeats = self._pairs.slots.max() + 1 < len(self._pairs.numbers)
         where = index_of(self._where.tolist())
-        if not (self._always_fits and self._is_kept_whole) or has_repeats or not isinstance(where, slice):
+        is_too_long = self._is_token and num_keys > self._num_columns
+        fits = self._always_fits and self._is_kept_whole and not (has_repeats or is_too_long)
+        if not fits or not isinstance(where, slice):
             return None
         return self._allocated()[:, where, :num_keys]
 
     def take_all(self, pairs: HeadPairs, rows: torch.Tensor) -> None:
+        if self._is_token:
+            rows = rows[..., : self._num_columns]  # the others are of drafts
         if not self._is_kept_whole:
             super().take_all(pairs, rows)
         elif self._values is None:  # of a token: these rows are the answer
@@ -151,6 +155,7 @@ class AttentionSink(Sink, RowSink):
 
     def take(self, layer: int, first: int, rows: torch.Tensor) -> None:
         where = self._where[first : first + rows.shape[1]]
+        rows = rows[..., : self._num_columns] if self._is_token else rows  # the others are of drafts
         rows = (rows if self._dtype == torch.float64 else rows.float()).cpu()
         if self._capture.reduce == "mean":
             rows = _mean_in_order(rows)

@@ -22,7 +22,7 @@ from lightwell.server.engine.captures.window import Window
 from lightwell.server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
 from lightwell.server.engine.execution.started_step import StartedStep, seconds_of
 from lightwell.server.engine.execution.step_result import StepResult
-from lightwell.server.engine.execution.token_choice import Placed, TokenChoice, not_finite, sampler_row
+from lightwell.server.engine.execution.token_choice import Placed, TokenChoice, not_finite, sampler_rows
 from lightwell.server.engine.messages.outputs import TokenLogprobs
 from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK
 from lightwell.server.engine.scheduling.schedule import Schedule
@@ -172,17 +172,17 @@ class ModelRunner:
 
     def _hooks(
         self, capturing: ReadOnlySequence[Placed], captures: Mapping[int, RequestCaptures]
-    ) -> tuple[Hooks | None, dict[int, AttentionSink]]:
+    ) -> tuple[Hooks | None, dict[int, list[AttentionSink]]]:
         hooks: list[Hook] = []
-        row_sinks: dict[int, AttentionSink] = {}
+        row_sinks: dict[int, list[AttentionSink]] = {}
         for at in capturing:
             chunk, seq = at.chunk, at.chunk.sequence
             found = captures[seq.uid]
             if found.sinks or found.patches:
                 hooks += found.hooks("decoder", at.window)
             if found.row_sink is not None and seq.needs_sample(chunk):
-                row_sinks[seq.uid] = sink = found.row_sink(chunk.end - 1)
-                hooks.append(sink.tap(at.span, (at.last_row,)))
+                row_sinks[seq.uid] = sinks = [found.row_sink(chunk.end + row - at.end_row) for row in at.rows]
+                hooks += [sink.tap(at.span, (row,)) for sink, row in zip(sinks, at.rows, strict=True)]
         return Hooks.of(hooks), row_sinks
 
     def _read(self, capturing: ReadOnlySequence[Placed], hidden: torch.Tensor, step: StartedStep) -> None:
@@ -251,7 +251,7 @@ class ModelRunner:
         sequences = [at.chunk.sequence for at in sampling]
         if not any(captures[seq.uid].patches or seq.chooses_on_host for seq in sequences):
             # The sequence is the owner, not its uid: a request that begins again has the same uid but other tokens.
-            rows = [SampledRow(at.last_row, at.chunk.sequence, sampler_row(at.chunk.sequence)) for at in sampling]
+            rows = [SampledRow(at.end_row - 1, at.chunk.sequence, *sampler_rows(at.chunk)) for at in sampling]
         return self._on_device.run(batch, hooks, rows)
 
 
@@ -260,10 +260,10 @@ _place = attrgetter("sequence.num_layers_needed", "sequence.request.adapter")
 
 def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
     """Return a chunk as a span. last_tokens: as in `ModelRunner._place`."""
-    seq, start, num_tokens = chunk
+    seq = chunk.sequence
     return Span(
-        [-1 - last_tokens[seq.uid]] if seq.awaits_token else seq.token_ids[start : start + num_tokens],
-        start,
+        [-1 - last_tokens[seq.uid]] if seq.awaits_token else chunk.token_ids,
+        chunk.start,
         seq.block_table,
         seq.num_layers_needed,
         seq.cross_block_table,

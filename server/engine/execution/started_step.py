@@ -27,8 +27,8 @@ class StartedStep:
     sampling: Sequence[Placed] = ()
     """The chunks that need a token, which is chosen from their last rows."""
     hooks: Hooks | None = None
-    row_sinks: Mapping[int, AttentionSink] = field(default_factory=dict)
-    """The sinks of the attention rows that choose tokens, by uid."""
+    row_sinks: Mapping[int, Sequence[AttentionSink]] = field(default_factory=dict)
+    """The sinks of the attention rows that choose tokens, by uid; also of rows after a wrong draft."""
     passed: DevicePass | None = None
     """The step on the device, or None if it is done."""
 
@@ -49,14 +49,24 @@ class StartedStep:
                 TokenChoice.take(self.sampling, self.passed, result)
             self.passed.deliver()
         result.attention_seconds += seconds_of(self.hooks)
-        for uid, sink in self.row_sinks.items():
-            result.rows[uid] = sink.arrays()
-            if sink.problem is not None:
-                result.failures.setdefault(uid, Failure("overflow", sink.problem))
+        for uid, sinks in self.row_sinks.items():
+            if uid in result.tokens:
+                self._deliver_rows(uid, sinks)
         for uid, found in self.captures.items():
             if found.sinks and found.problem is not None:
                 result.failures[uid] = Failure("overflow", found.problem)
         return result
+
+    def _deliver_rows(self, uid: int, sinks: Sequence[AttentionSink]) -> None:
+        """Add the rows of a request's chosen tokens to the result. A token whose row fails waits for the next step,
+        unless it is the first one.
+        """
+        result, tokens = self.result, self.result.tokens[uid]
+        problems = [sink.problem for sink in sinks[: len(tokens)]]
+        if problems[0] is not None:
+            result.failures.setdefault(uid, Failure("overflow", problems[0]))
+        del tokens[next((i for i, problem in enumerate(problems) if problem and i), len(tokens)) :]
+        result.rows[uid] = [sink.arrays() for sink in sinks[: len(tokens)]]
 
 
 def seconds_of(hooks: Hooks | None) -> float:

@@ -7,11 +7,11 @@ from lightwell.server.engine.messages.outputs import Array, Failure, TokenLogpro
 
 @dataclass(slots=True)
 class StepResult:
-    """Chosen tokens and the attention rows that chose them, by uid."""
+    """Chosen tokens and the attention rows that chose them, by uid: the drafts that are right, and one token more."""
 
-    tokens: dict[int, int] = field(default_factory=dict)
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
-    rows: dict[int, dict[str, Array]] = field(default_factory=dict)
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    rows: dict[int, list[dict[str, Array]]] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
     """Failures of requests, which get nothing else from this step."""
     attention_seconds: float = 0.0

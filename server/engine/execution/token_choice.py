@@ -1,7 +1,8 @@
 """Token choice: the next token of each sequence of a step, chosen here or on a GPU."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
+from itertools import accumulate, islice
 from math import isfinite
 from typing import NamedTuple
 
@@ -27,8 +28,13 @@ class Placed(NamedTuple):
     first_row: int
 
     @property
-    def last_row(self) -> int:
-        return self.first_row + self.chunk.num_tokens - 1
+    def end_row(self) -> int:
+        return self.first_row + self.chunk.num_tokens
+
+    @property
+    def rows(self) -> range:
+        """Return the rows that choose tokens: the last one, and with drafts also those before them."""
+        return range(self.end_row - 1 - len(self.chunk.drafts), self.end_row)
 
     @property
     def window(self) -> Window:
@@ -47,8 +53,7 @@ class TokenChoice:
     def take(sampling: ReadOnlySequence[Placed], passed: DevicePass, result: StepResult) -> None:
         """Add the tokens of a device that has ended its step to `result`."""
         tokens, numbers = passed.sampled()
-        _note_logprobs([at.chunk.sequence for at in sampling], tokens, result)
-        _note_tokens(sampling, [token.token_id for token in tokens], numbers, result)
+        _note_tokens(sampling, tokens, numbers, result)
 
     def choose(
         self,
@@ -57,11 +62,13 @@ class TokenChoice:
         captures: Mapping[int, RequestCaptures],
         result: StepResult,
     ) -> None:
-        """Choose a token for each sequence that needs one, from hidden [T, d]."""
-        rows = [at.last_row for at in sampling]
-        sequences = [at.chunk.sequence for at in sampling]
-        changing = [i for i, seq in enumerate(sequences) if captures[seq.uid].patches]
-        takes_largest = all(seq.takes_largest_logit for seq in sequences)
+        """Choose the tokens of each sequence that needs some, from hidden [T, d]: one for each of its rows, of which
+        those up to the first wrong draft count.
+        """
+        rows = [row for at in sampling for row in at.rows]
+        first_rows = [0, *accumulate(len(at.rows) for at in sampling)]
+        changing = [i for i, at in enumerate(sampling) if captures[at.chunk.sequence.uid].patches]
+        takes_largest = all(at.chunk.sequence.takes_largest_logit for at in sampling)
         if takes_largest and not changing:
             ids, numbers = self._model.largest_logits(take(hidden, rows))
         else:
@@ -69,61 +76,69 @@ class TokenChoice:
             if changing:
                 logits = logits.float()
             for i in changing:
-                captures[sequences[i].uid].change_logits(logits[i : i + 1], sampling[i].chunk.end - 1)
-            if takes_largest:
-                ids, numbers = largest(logits, self._model.kernels)
-            else:
-                ids, numbers = self._draw(logits, sequences, result)
-        _note_tokens(sampling, ids, numbers, result)
-        for seq in sequences:
-            error = None if seq.grammar is None else seq.grammar.error
-            if error is not None:
-                _fail(seq, Failure("grammar", error), result)
+                own, chunk = logits[first_rows[i] : first_rows[i + 1]], sampling[i].chunk
+                captures[chunk.sequence.uid].change_logits(own, chunk.end - len(own))
+            if not takes_largest:
+                _note_tokens(sampling, *self._draw(logits, sampling), result)
+                return
+            ids, numbers = largest(logits, self._model.kernels)
+        _note_tokens(sampling, [SampledToken(token_id) for token_id in ids], numbers, result)
 
-    def _draw(
-        self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult
-    ) -> tuple[list[int], list[float]]:
-        """Return the sampler's tokens, and their logits; add log-probabilities to `result`."""
-        scored = self._sampler.sample(logits, [sampler_row(seq) for seq in sequences])
-        ids = [sampled.token_id for sampled in scored]
-        _note_logprobs(sequences, scored, result)
-        return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
+    def _draw(self, logits: torch.Tensor, sampling: ReadOnlySequence[Placed]) -> tuple[list[SampledToken], list[float]]:
+        """Return the sampler's tokens, and their logits."""
+        drawn = self._sampler.sample(logits, [row for at in sampling for row in sampler_rows(at.chunk)])
+        ids = torch.tensor([each.token_id for each in drawn], device=logits.device)
+        return drawn, logits.gather(1, ids[:, None])[:, 0].tolist()
 
 
 def _note_tokens(
     sampling: ReadOnlySequence[Placed],
-    ids: ReadOnlySequence[int],
-    numbers: ReadOnlySequence[float],
+    drawn: Iterable[SampledToken],
+    numbers: Iterable[float],
     result: StepResult,
 ) -> None:
-    """Add the chosen tokens to `result`, and a failure for each logit that is not finite."""
-    result.tokens = {at.chunk.sequence.uid: token_id for at, token_id in zip(sampling, ids, strict=True)}
-    # A row with infinity or NaN always gives a token with such a logit.
-    for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:
-        seq = sampling[i].chunk.sequence
-        _fail(seq, not_finite(seq, sampling[i].chunk.end - 1), result)
+    """Add the chosen tokens to `result`: of each sequence those up to the first that differs from its draft. A row that
+    allows no choice is a failure; after a draft, it is left to the next step.
+    """
+    pairs = zip(drawn, numbers, strict=True)
+    for at in sampling:
+        seq, drafts = at.chunk.sequence, at.chunk.drafts
+        chosen: list[SampledToken] = []
+        for i, (token, number) in enumerate(islice(pairs, len(at.rows))):
+            if len(chosen) < i or (i and chosen[-1].token_id != drafts[i - 1].token_id):
+                continue  # the row follows a wrong draft
+            grammar = drafts[i - 1].grammar if i else seq.grammar
+            error = None if grammar is None else grammar.error
+            # A row with infinity or NaN always gives a token with such a logit.
+            if isfinite(number) and error is None:
+                chosen.append(token)
+            elif not i:
+                failed = not_finite(seq, at.chunk.end - len(at.rows)) if error is None else Failure("grammar", error)
+                result.failures[seq.uid] = failed
+        if chosen:
+            result.tokens[seq.uid] = [token.token_id for token in chosen]
+        scored = [(each.token_id, each.logprob, each.rank, each.top) for each in chosen if each.logprob is not None]
+        if scored:
+            result.logprobs[seq.uid] = [TokenLogprobs.of(*each) for each in scored]
 
 
-def _fail(seq: Sequence, failure: Failure, result: StepResult) -> None:
-    result.failures[seq.uid] = failure
-    result.tokens.pop(seq.uid, None)
-    result.logprobs.pop(seq.uid, None)
-
-
-def _note_logprobs(
-    sequences: ReadOnlySequence[Sequence], scored: ReadOnlySequence[SampledToken], result: StepResult
-) -> None:
-    for seq, sampled in zip(sequences, scored, strict=True):
-        if sampled.logprob is not None:
-            result.logprobs[seq.uid] = TokenLogprobs.of(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
-
-
-def sampler_row(seq: Sequence) -> SamplerRow:
-    """Return the sampler's inputs for a sequence that generates."""
+def sampler_rows(chunk: Chunk) -> list[SamplerRow]:
+    """Return the sampler's inputs for each row that chooses a token of a sequence."""
+    seq = chunk.sequence
     params = seq.sampling_params
     assert params is not None
-    grammar = seq.grammar if isinstance(seq.grammar, GrammarMatcher) else None
-    return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens, grammar)
+    grammars = [seq.grammar, *[draft.grammar for draft in chunk.drafts]]
+    following = [draft.token_id for draft in chunk.drafts]
+    return [
+        SamplerRow(
+            params,
+            seq.num_tokens + i,
+            seq.token_ids + following[:i] if i else seq.token_ids,
+            seq.num_prompt_tokens,
+            grammar if isinstance(grammar, GrammarMatcher) else None,
+        )
+        for i, grammar in enumerate(grammars)
+    ]
 
 
 def not_finite(seq: Sequence, position: int) -> Failure:

@@ -144,17 +144,10 @@ class RequestOutput(msgspec.Struct, kw_only=True, array_like=True):
     """Prompt tokens taken from the prefix cache."""
     timing: Timing | None = None
     """The request's times, sent with the first token and with its last output."""
-
-
-def with_forced(output: RequestOutput, forced: Sequence[int]) -> list[RequestOutput]:
-    """Return an output and one for each forced token after its token; the last one has the end of the request."""
-    following = [RequestOutput(uid=output.uid, token_id=token_id) for token_id in forced]
-    if following and output.finish_reason is not None:
-        last = following[-1]
-        last.finish_reason, output.finish_reason = output.finish_reason, None
-        last.stop_token_id, output.stop_token_id = output.stop_token_id, None
-        last.timing, last.num_cached_tokens = output.timing, output.num_cached_tokens
-    return [output, *following]
+    num_accepted: int = 0
+    """Drafts of the text so far that became its tokens; sent with the last token of each step."""
+    num_rejected: int = 0
+    """The other drafts so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +164,8 @@ class EngineInfo:
     """Whether the prefix cache can serve this network."""
     batch_invariant: bool = False
     """Whether an answer's bits depend only on its own request."""
+    speculation: str = "off"
+    """The source of drafts: auto | off | ngram."""
     kernels: str = "torch"
     """The kernels in use: native (our own) or torch (plain torch operations)."""
     kernel_level: str | None = None
@@ -228,6 +223,9 @@ class EngineStats:
         "Time spent compiling grammars, in seconds, in a thread of its own.", default=0.0
     )
     forced_tokens_total: int = _metric("Generated tokens that a grammar forced, and that took no step of their own.")
+    drafts_accepted_total: int = 0
+    """Drafts that became tokens; with the next one, the metric `speculation_tokens_total`."""
+    drafts_rejected_total: int = 0
     iteration_tokens: int = 0
     """Tokens of the last step."""
 

@@ -110,6 +110,8 @@ class GenerateTask(BaseTask, frozen=True, kw_only=True):
     """The grammar of the text, in llguidance's syntax, or None for free text."""
     grammar_prefix: Pieces = ()  # the end of the prompt with which the grammar's text begins
     thought_limit: ThoughtLimit | None = None  # of the thoughts with which that text may begin
+    prediction: tuple[int, ...] = ()
+    """Tokens that the text is expected to repeat, for drafts."""
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
         if self.sampling.prompt_logprobs is not None:

@@ -38,6 +38,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     prompt_logprobs: int | None = None
     """Number of alternatives to report with each of the prompt's tokens, as in `logprobs`."""
 
+    speculation: bool = True
+    """Whether steps may compute drafts of the next tokens, where the engine has them. The text is the same."""
+
     @property
     def stopping_ids(self) -> frozenset[int]:
         """Return every token id that ends the request when it is chosen."""

@@ -73,7 +73,7 @@ class PromptBudget:
         Otherwise no stream waits long for any number of prompts: requests that began together end together, and the
         next wave would stop all remaining streams.
         """
-        own = self._own(num_decodes)
+        own = self.decode_seconds(num_decodes)
         if self._cost is None or own is None:
             return None
         tokens = max(self._limits.least_tokens, int(self._limits.stretch * own / self._cost))
@@ -93,11 +93,11 @@ class PromptBudget:
             self._decodes.setdefault(num_decodes, deque(maxlen=_REMEMBERED)).append(seconds)
         if num_prompt_tokens < self._limits.least_tokens:
             return
-        own = self._own(num_decodes) if num_decodes else None
+        own = self.decode_seconds(num_decodes) if num_decodes else None
         cost = max((seconds - (own or 0.0)) / num_prompt_tokens, 1e-9)
         self._cost = adapted(self._cost, cost)
 
-    def _own(self, num_decodes: int) -> float | None:
+    def decode_seconds(self, num_decodes: int) -> float | None:
         """Return the seconds of a step of only `num_decodes` streams, estimated from the nearest known number of
         streams; half of the time is assumed to grow with the streams. None without measurements.
         """

@@ -1,6 +1,7 @@
 """The work of one step: a plan while the scheduler fills it, then a schedule. It counts tokens and decides nothing."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field, replace
 
 from lightwell.server.engine.scheduling.capture_budget import StepWork
@@ -36,6 +37,23 @@ class Schedule:
         return StepWork(self.num_tokens - num_captures, num_captures, decodes and not self.encodes)
 
     @property
+    def num_following(self) -> int:
+        """Return the number of tokens after the first of each decode: forced tokens and drafts."""
+        if self.num_tokens == self.num_decodes:
+            return 0
+        return sum(chunk.num_tokens for chunk in self.chunks[: self.num_decodes]) - self.num_decodes
+
+    @property
+    def num_drafts(self) -> int:
+        return sum([len(chunk.drafts) for chunk in self.chunks]) if self.num_following else 0
+
+    def num_accepted(self, tokens: Mapping[int, ReadOnlySequence[int]]) -> int:
+        """Return the number of drafts that are right. tokens: the chosen tokens of each sequence, by uid."""
+        if not self.num_following:
+            return 0
+        return sum([len(tokens.get(chunk.sequence.uid, (0,))) - 1 for chunk in self.chunks if chunk.drafts])
+
+    @property
     def sequences(self) -> list[Sequence]:
         """Return each sequence that has work in this step, once."""
         if not self.encodes:  # a sequence has one chunk at most
@@ -59,10 +77,10 @@ class Schedule:
         for seq in self.encodes:
             seq.encoder_is_computed = seq.encoder_is_captured = True
         for chunk in self.chunks:
-            seq, start, num_tokens = chunk
+            seq = chunk.sequence
             if seq.status is not SequenceStatus.RUNNING:
                 continue
-            needs_sample, end = seq.needs_sample(chunk), start + num_tokens
+            needs_sample, end = seq.needs_sample(chunk), chunk.end - len(chunk.drafts)
             seq.num_computed_tokens = end
             seq.states = seq.states[1], seq.states[0]  # the next step reads the states that this one writes
             seq.captured_upto = max(seq.captured_upto, end)
@@ -71,7 +89,7 @@ class Schedule:
 
     def retreat(self) -> None:
         """Undo `advance` for a step without a result. Nothing may have been scheduled after it."""
-        for seq, start, _ in self.chunks:
+        for seq, start, *_ in self.chunks:
             if seq.status is SequenceStatus.RUNNING:
                 seq.num_computed_tokens = start
                 seq.states = seq.states[1], seq.states[0]

@@ -29,6 +29,7 @@ client's round (round robin, one sequence per client and round), then by arrival
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -38,7 +39,8 @@ from lightwell.server.engine.scheduling.deadlines import Deadlines
 from lightwell.server.engine.scheduling.fair_queue import FairQueue, RoundRobin
 from lightwell.server.engine.scheduling.prompt_budget import PromptBound
 from lightwell.server.engine.scheduling.schedule import Schedule, StepPlan
-from lightwell.server.engine.sequence import Chunk, Sequence, SequenceStatus
+from lightwell.server.engine.scheduling.speculation import Speculation
+from lightwell.server.engine.sequence import Chunk, Draft, Sequence, SequenceStatus
 
 _LOOKAHEAD = 128
 """Most waiting sequences that one step considers; those behind them could not be admitted."""
@@ -98,9 +100,12 @@ class _Queues:
 class Scheduler:
     """The queues of sequences. One step is `schedule`, the forward pass, `commit`; `add` and `abort` come between."""
 
-    def __init__(self, config: SchedulerConfig, block_manager: BlockManager) -> None:
+    def __init__(
+        self, config: SchedulerConfig, block_manager: BlockManager, speculation: Speculation | None = None
+    ) -> None:
         self.config = config
         self.block_manager = block_manager
+        self._speculation = speculation or Speculation()
         self.num_preemptions = 0
         self._requests = _Queues()
         self._background = _Queues()
@@ -223,14 +228,15 @@ class Scheduler:
         self._schedule_prompts(step, candidates, budget)
         return step.schedule(num_decodes, has_text=has_text, is_background=is_background)
 
-    def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
+    def commit(self, schedule: Schedule, new_tokens: Mapping[int, ReadOnlySequence[int]]) -> list[Sequence]:
         """Account for a step that has run, if no other was scheduled after it: advance its sequences, append their
         sampled tokens, publish full blocks, and end complete sequences. Chunks of sequences that were finished since
         `schedule` are skipped.
 
         Args:
             schedule: what `schedule()` returned.
-            new_tokens: the sampled token of each sequence, by uid, for exactly the chunks that need one.
+            new_tokens: the sampled tokens of each sequence, by uid, for exactly the chunks that need some: the drafts
+                that are right, and one more.
 
         Returns:
             The sequences that this step completed, each with its `finish_reason`.
@@ -241,7 +247,7 @@ class Scheduler:
         schedule.advance()
         return self.settle(schedule, new_tokens)
 
-    def settle(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
+    def settle(self, schedule: Schedule, new_tokens: Mapping[int, ReadOnlySequence[int]]) -> list[Sequence]:
         """Account for the result of a step that was advanced at its begin: the rest of `commit`. Meanwhile the next
         step may have been scheduled, but not advanced.
         """
@@ -251,15 +257,16 @@ class Scheduler:
         publishing = self.config.enable_prefix_caching
         block_size = self.block_manager.block_size
         for chunk in schedule.chunks:
-            seq, start, num_tokens = chunk
+            seq = chunk.sequence
             if seq.status is SequenceStatus.FINISHED:
                 continue
-            token, end = new_tokens.get(seq.uid), start + num_tokens
-            if (token is None) is seq.awaits_token:
-                raise ValueError(f"{seq}: sampled token {token}, needs_sample {seq.awaits_token}")
-            if token is not None:
-                seq.take_token(token, self.config.takes_forced)
-            if publishing and end // block_size > seq.num_published_blocks and seq.status is SequenceStatus.RUNNING:
+            tokens = new_tokens.get(seq.uid)
+            if (tokens is None) is seq.awaits_token:
+                raise ValueError(f"{seq}: sampled tokens {tokens}, needs_sample {seq.awaits_token}")
+            if tokens is not None:
+                seq.take_tokens(tokens, len(chunk.drafts), self.config.takes_forced)
+            num_full = seq.num_computed_tokens // block_size
+            if publishing and num_full > seq.num_published_blocks and seq.status is SequenceStatus.RUNNING:
                 self.block_manager.publish(seq)
             reason = seq.completion()
             if reason is not None:
@@ -284,13 +291,14 @@ class Scheduler:
             raise AssertionError(f"{len(self._deadlines)} deadlines are left of requests that are gone")
 
     def _schedule_decodes(self, queues: _Queues, most: int) -> tuple[list[Chunk], list[Sequence]]:
-        """Return the chunks of at most `most` decodes, each a newest token and the forced tokens after it, and the
-        other running sequences, which are in their prompts.
+        """Return the chunks of at most `most` decodes, each a newest token with the forced tokens and drafts after it,
+        and the other running sequences, which are in their prompts.
         """
         chunks: list[Chunk] = []
         prefills: list[Sequence] = []
         block_size = self.block_manager.block_size
-        forced_room = max(0, most - len(queues.running))
+        num_texts = len(queues.running)
+        room = max(0, most - num_texts)
         for seq in list(queues.running):
             if seq.status is not SequenceStatus.RUNNING or len(chunks) >= most:
                 break  # this one and all after it were preempted, or have no place
@@ -305,12 +313,23 @@ class Scheduler:
             if num_forced > len(seq.forced) or num_tokens == seq.num_prompt_tokens:
                 prefills.append(seq)
                 continue
-            num_forced = min(num_forced, forced_room)
-            end = seq.num_computed_tokens + 1 + num_forced
+            drafts = self._drafts(seq, room // 2 - num_forced, num_texts)  # the other half is for prompts
+            num_tokens = 1 + min(num_forced, room) + len(drafts)
+            end = seq.num_computed_tokens + num_tokens
             if len(seq.block_table) * block_size >= end or self._grow(seq, end):
-                chunks.append(Chunk(seq, seq.num_computed_tokens, 1 + num_forced))
-                forced_room -= num_forced
+                chunks.append(Chunk(seq, seq.num_computed_tokens, num_tokens, drafts))
+                room -= num_tokens - 1
         return chunks, prefills
+
+    def _drafts(self, seq: Sequence, room: int, num_texts: int) -> tuple[Draft, ...]:
+        """Return at most `room` drafts for a text, none that would take a block from another sequence or belong to
+        other rotary tables.
+        """
+        drafts = self._speculation.drafts(seq, room, num_texts) if room > 0 else ()
+        num_tokens = seq.num_tokens + len(drafts)
+        if not drafts or self.config.rotary_start(num_tokens) != seq.rotary_start:
+            return ()
+        return drafts if self.block_manager.allocate(seq, num_tokens) else ()
 
     def _grow(self, seq: Sequence, num_tokens: int) -> bool:
         """Allocate blocks for `num_tokens` tokens of `seq`, and preempt the last in rank while none is free. Returns

@@ -6,6 +6,7 @@ from lightwell.server.engine.scheduling.capture_budget import CaptureBudget
 from lightwell.server.engine.scheduling.prompt_budget import PromptBudget, PromptLimits, adapted
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.scheduling.scheduler import Scheduler
+from lightwell.server.engine.scheduling.speculation import Speculation
 
 _STEP_SECONDS = 1.0
 """Longest time of a step of prompts: new requests wait for its end."""
@@ -74,8 +75,11 @@ class BackgroundSize:
 class StepBudgets:
     """The budgets of captures and of prompts, and the size of steps."""
 
-    def __init__(self, max_capture_tokens: int | None, prompts: PromptLimits) -> None:
+    def __init__(
+        self, max_capture_tokens: int | None, prompts: PromptLimits, speculation: Speculation | None = None
+    ) -> None:
         """max_capture_tokens: most tokens of captures in a step, or None without a bound."""
+        self._speculation = speculation or Speculation()
         self.captures = CaptureBudget(max_capture_tokens) if max_capture_tokens else None
         self._prompts = PromptBudget(prompts)
         self._size = StepSize()
@@ -105,8 +109,12 @@ class StepBudgets:
         if self.captures is not None and schedule.has_text:
             self.captures.note(seconds, work)
         if not work.num_capture_tokens and not schedule.encodes:
-            num_decodes = schedule.num_decodes
-            self._prompts.note(seconds, num_decodes, work.num_text_tokens - num_decodes)
+            num_decodes, num_following = schedule.num_decodes, schedule.num_following
+            num_prompt_tokens = work.num_text_tokens - num_decodes - num_following
+            if num_prompt_tokens or not num_following:
+                self._prompts.note(seconds, num_decodes, num_prompt_tokens)
+            else:
+                self._speculation.note(seconds, num_decodes, num_following, self._prompts.decode_seconds(num_decodes))
 
     def check_integrity(self) -> None:
         """Raise AssertionError, with the figures, if they contradict each other."""

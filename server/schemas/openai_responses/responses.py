@@ -43,6 +43,7 @@ _OWN = (
 IGNORED_BY_RESPONSES: Ignored = {
     **{name: why for name, why in IGNORED_BY_GENERATION.items() if name not in _OWN},
     "access_programs": "there are none",
+    "prediction": "it would change only the speed, and is read with chats",
     "image": "nothing but text is read",
     "client_metadata": "a label of the client's own",
 }

@@ -53,6 +53,8 @@ class Answer:
     tensors: list[dict[str, tuple[str, tuple[int, ...], bytes]]] = field(default_factory=list)
     finish_reason: str | None = None
     error: str | None = None
+    num_accepted: int = field(default=0, compare=False)
+    num_rejected: int = field(default=0, compare=False)
 
     def add(self, output: RequestOutput) -> None:
         if output.token_id is not None:
@@ -64,6 +66,8 @@ class Answer:
             self.tensors.append({k: (a.dtype, a.shape, bytes(a.data)) for k, a in output.tensors.items()})
         self.finish_reason = output.finish_reason or self.finish_reason
         self.error = output.error or self.error
+        self.num_accepted = max(self.num_accepted, output.num_accepted)
+        self.num_rejected = max(self.num_rejected, output.num_rejected)
 
     def array(self, name: str, event: int = 0) -> np.ndarray:
         dtype, shape, data = self.tensors[event][name]

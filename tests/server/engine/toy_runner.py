@@ -23,6 +23,7 @@ from lightwell.server.engine.messages.sampling_params import SamplingParams
 from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from lightwell.server.engine.scheduling.speculation import Speculation
 from lightwell.server.engine.sequence import Chunk, Sequence
 
 NUM_LAYERS = 3
@@ -104,6 +105,7 @@ def scheduler(
     caching: bool = True,
     copying: bool = False,
     rotary_switch: int | None = None,
+    drafting: bool = False,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs,
@@ -112,7 +114,8 @@ def scheduler(
         enable_prefix_caching=caching,
         rotary_switch=rotary_switch,
     )
-    return Scheduler(config, BlockManager(num_blocks, block_size, copies_blocks=caching and copying))
+    blocks = BlockManager(num_blocks, block_size, copies_blocks=caching and copying)
+    return Scheduler(config, blocks, Speculation("ngram" if drafting else "off"))
 
 
 def next_token(tokens: list[int]) -> int:
@@ -164,8 +167,8 @@ class ToyRunner:
             ended += self.step()
         raise AssertionError(f"still at work after {max_steps} steps: {self.scheduler.sequences}")
 
-    def run(self, schedule: Schedule) -> dict[int, int]:
-        """Run the forward pass; return the sampled token of each chunk that needs one."""
+    def run(self, schedule: Schedule) -> dict[int, list[int]]:
+        """Run the forward pass; return the sampled tokens of each chunk that needs some: its right drafts, and one."""
         holders = Counter(
             block for seq in self.scheduler.sequences for block in seq.block_table + seq.cross_block_table
         )
@@ -181,7 +184,10 @@ class ToyRunner:
         for chunk in schedule.chunks:
             tokens = self._read(chunk)
             if chunk.sequence.needs_sample(chunk):
-                new_tokens[chunk.sequence.uid] = next_token(tokens)
+                end, drafts = len(tokens) - len(chunk.drafts), [draft.token_id for draft in chunk.drafts]
+                drawn = [next_token(tokens[: end + i]) for i in range(len(drafts) + 1)]
+                num_right = next((i for i, token in enumerate(drafts) if token != drawn[i]), len(drafts))
+                new_tokens[chunk.sequence.uid] = drawn[: num_right + 1]
         self.num_tokens_run += schedule.num_tokens
         return new_tokens
 
@@ -195,13 +201,13 @@ class ToyRunner:
 
     def _write(self, chunk: Chunk, holders: Counter[int]) -> None:
         seq = chunk.sequence
-        for position in range(chunk.start, chunk.end):
+        for position, token in zip(range(chunk.start, chunk.end), chunk.token_ids, strict=True):
             block = seq.block_table[position // self._block_size]
             assert block != NULL_BLOCK, f"{seq} writes to the null block"
             assert holders[block] == 1, f"{seq} writes position {position} to block {block}, which others hold too"
-            slot = Slot(position, seq.token_ids[position], seq.num_layers_needed, seq.rotary_start)
+            slot = Slot(position, token, seq.num_layers_needed, seq.rotary_start)
             self._cache[block, position % self._block_size] = slot
-        self.captured.setdefault(seq.uid, []).extend(range(chunk.capture_start, chunk.end))
+        self.captured.setdefault(seq.uid, []).extend(range(chunk.capture_start, chunk.end - len(chunk.drafts)))
 
     def _read(self, chunk: Chunk) -> list[int]:
         seq = chunk.sequence
@@ -212,10 +218,11 @@ class ToyRunner:
             tokens.append(token)
         switch = self.scheduler.config.rotary_switch
         start = switch if switch is not None and len(seq.token_ids) > switch else 0
+        token_ids = seq.token_ids + [draft.token_id for draft in chunk.drafts]
         for position in range(chunk.end):
             slot = self._cache[seq.block_table[position // self._block_size], position % self._block_size]
             assert slot.position == position, f"{seq} finds position {slot.position} at {position}"
-            assert slot.token == seq.token_ids[position], f"{seq} finds token {slot.token} at {position}"
+            assert slot.token == token_ids[position], f"{seq} finds token {slot.token} at {position}"
             assert slot.num_layers >= seq.num_layers_needed, f"{seq} finds {slot.num_layers} layers at {position}"
             assert slot.rotary_start == start, f"{seq} finds a key rotated from row {slot.rotary_start} at {position}"
             tokens.append(slot.token)

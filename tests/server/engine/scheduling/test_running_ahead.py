@@ -119,6 +119,6 @@ def test_a_sequence_that_was_preempted_while_its_last_token_was_chosen_stops() -
     schedule.advance()
     sched._requests.running.pop_last()
     sched._preempt(seq)
-    assert sched.settle(schedule, {1: 3}) == [seq]
+    assert sched.settle(schedule, {1: [3]}) == [seq]
     assert (seq.finish_reason, generated(seq)) == ("stop", [3])
     sched.check_integrity()

@@ -105,5 +105,5 @@ def test_a_uid_in_use_is_refused() -> None:
 def test_a_step_that_forgets_a_sampled_token_is_refused() -> None:
     sched = scheduler()
     sched.add(sequence(1, range(4)))
-    with pytest.raises(ValueError, match=r"uid=1.*sampled token None"):
+    with pytest.raises(ValueError, match=r"uid=1.*sampled tokens None"):
         sched.commit(sched.schedule(), {})

@@ -52,6 +52,7 @@ class AnyTraffic(RuleBasedStateMachine):
                 "caching": st.booleans(),
                 "copying": st.booleans(),
                 "rotary_switch": st.none() | st.integers(1, 20),
+                "drafting": st.booleans(),
             }
         ),
         extra_budget=st.integers(0, 12),
@@ -171,7 +172,7 @@ class AnyTraffic(RuleBasedStateMachine):
         assert sum(chunk.num_tokens for chunk in schedule.chunks) + sum(encoded) == schedule.num_tokens
         if schedule.num_tokens > self.most_tokens(schedule):
             assert len(encoded) == 1, "an oversized step holds more than it must"
-            assert all(chunk.num_tokens == 1 for chunk in schedule.chunks)
+            assert all(chunk.num_tokens == 1 + len(chunk.drafts) for chunk in schedule.chunks)
 
     def check_shares(self, schedule: Schedule) -> None:
         """Check that the first sequence in rank that reads its prompt gets at least half of the tokens for prompts."""
