@@ -106,6 +106,9 @@ class SamplingOptions(ModelOptions, total=False):
     prompt_logprobs: Annotated[
         int, Argument("Log-probabilities of the prompt's tokens, with this number of alternatives.")
     ]
+    speculation: Annotated[
+        bool, Argument("Let the server check drafts of the next tokens, which changes no answer.", True)
+    ]
     skip_special_tokens: Annotated[bool, Argument("Leave special tokens out of the text.", True)]
     include_stop_str_in_output: Annotated[bool, Argument("Keep the stop string or token in the text.", False)]
     truncate: Annotated[
@@ -170,6 +173,9 @@ class ParseOptions(SamplingOptions, total=False):
 class ChatOptions(FormOptions, ParseOptions, total=False):
     """What `chat` and `chat_stream` take."""
 
+    prediction: Annotated[
+        Mapping[str, Any], Argument('{"type": "content", "content": text that the answer mostly repeats}, as drafts.')
+    ]
     explain: Annotated[
         bool | ChatReasonsOptions,
         Argument('Also the reasons of the first 16 tokens; with by "span", of each sentence, also in a stream.'),
