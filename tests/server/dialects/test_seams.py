@@ -189,3 +189,31 @@ async def test_with_tools_and_a_schema_an_answer_is_calls_or_text_of_the_schema(
         else:
             jsonschema.validate(json.loads(message["content"]), SCHEMA)
     assert ends == ({"tool_calls"} if bias else ends & {"stop", "tool_calls"})
+
+
+DRAFTED: dict[str, dict[str, Any]] = {
+    "call": {**ONE_CALL, "tool_choice": "required"},
+    "thought": {"thinking_budget": 9, "max_tokens": 60},
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "plan", "schema": SCHEMA}}},
+    "stop": {"stop": ["e"], "max_tokens": 60, "ignore_eos": True, "chat_template_kwargs": {"enable_thinking": False}},
+    "choices": {"n": 3, "logprobs": True, "top_logprobs": 2, "max_tokens": 40},
+}
+
+
+@pytest.mark.parametrize("name", DRAFTED)
+async def test_an_answer_is_the_same_with_drafts_from_a_prediction(engine: InlineEngine, name: str) -> None:
+    drafting = InlineEngine(folder=engine.folder, engine_info=engine.engine_info, options={"speculation": "ngram"})
+    async with site_of(drafting, OPEN_THOUGHT) as at:
+        body = body_of(at, 1, **DRAFTED[name], return_token_ids=True)
+        plain = (await at.post(PATH, {**body, "speculation": False})).json()
+        assert "completion_tokens_details" not in plain["usage"]
+        text = at.model.tokenizer.decode(plain["choices"][0]["token_ids"], False)
+        prediction = {"type": "content", "content": [{"type": "text", "text": text[:9] + "..." + text[12:]}]}
+        drafted = (await at.post(PATH, {**body, "prediction": prediction})).json()
+    drafts = drafted["usage"]["completion_tokens_details"]
+    assert drafts["accepted_prediction_tokens"] > 0
+    assert drafts["rejected_prediction_tokens"] >= 0
+    assert drafted["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
+    for one, two in zip(drafted["choices"], plain["choices"], strict=True):
+        for key in ("token_ids", "logprobs", "finish_reason", "stop_reason"):
+            assert one.get(key) == two.get(key), key

@@ -183,11 +183,14 @@ class ToyRunner:
         new_tokens = {}
         for chunk in schedule.chunks:
             tokens = self._read(chunk)
+            num_right = 0
             if chunk.sequence.needs_sample(chunk):
                 end, drafts = len(tokens) - len(chunk.drafts), [draft.token_id for draft in chunk.drafts]
                 drawn = [next_token(tokens[: end + i]) for i in range(len(drafts) + 1)]
                 num_right = next((i for i, token in enumerate(drafts) if token != drawn[i]), len(drafts))
                 new_tokens[chunk.sequence.uid] = drawn[: num_right + 1]
+            end = chunk.end - len(chunk.drafts) + num_right
+            self.captured.setdefault(chunk.sequence.uid, []).extend(range(chunk.capture_start, end))
         self.num_tokens_run += schedule.num_tokens
         return new_tokens
 
@@ -207,7 +210,6 @@ class ToyRunner:
             assert holders[block] == 1, f"{seq} writes position {position} to block {block}, which others hold too"
             slot = Slot(position, token, seq.num_layers_needed, seq.rotary_start)
             self._cache[block, position % self._block_size] = slot
-        self.captured.setdefault(seq.uid, []).extend(range(chunk.capture_start, chunk.end - len(chunk.drafts)))
 
     def _read(self, chunk: Chunk) -> list[int]:
         seq = chunk.sequence

@@ -43,10 +43,12 @@ def test_each_field_of_the_statistics_with_a_text_is_a_metric() -> None:
     metrics = Metrics()
     metrics.watch(lambda: engine(EngineStats(**{each.name: 1 for each in fields(EngineStats)})))
     texts = {each.name: each.metadata["text"] for each in fields(EngineStats) if each.metadata}
-    assert len(texts) == len(fields(EngineStats)) - 1, "only iteration_tokens is no metric of its own"
+    assert len(texts) == len(fields(EngineStats)) - 3, "iteration_tokens and the two numbers of drafts are no metrics"
     found = {family.name + "_total" * (family.type == "counter"): family for family in metrics.registry.collect()}
     assert {name: found[f"lightwell_{name}"].documentation for name in texts} == texts
     assert all(value(metrics, f"lightwell_{name}") == 1 for name in texts)
+    drafts = [value(metrics, "lightwell_speculation_tokens_total", result=name) for name in ("accepted", "rejected")]
+    assert drafts == [1, 1]
 
 
 def test_failures_refusals_restarts_and_each_workers_numbers_are_told() -> None:

@@ -28,11 +28,11 @@ class Device:
     def __init__(self, sched: Scheduler) -> None:
         self.runner = ToyRunner(sched)
 
-    def run(self, schedule: Schedule, running: Mapping[int, int]) -> dict[int, int]:
+    def run(self, schedule: Schedule, running: Mapping[int, list[int]]) -> dict[int, list[int]]:
         """Run a step after one that sampled the tokens `running`, by uid."""
         unknown = [seq for seq in schedule.sequences if seq.awaits_token]
         for seq in unknown:
-            seq.token_ids[-1] = running[seq.uid]
+            seq.token_ids[-1:] = running[seq.uid]
         try:
             return self.runner.run(schedule)
         finally:
