@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from lightwell.model.checkpoint.resolve import resolve
 from lightwell.server.config import setting_types as types
 from lightwell.server.config.auth.keys import hash_of
 from lightwell.server.config.devices import as_text
@@ -231,11 +232,17 @@ class Settings:
         shown_default="on with Lightwell's kernels, off elsewhere",
     )
     no_batch_invariant: bool = COMPUTE.switch("Drop this guarantee; Lightwell's kernels still fulfil it.")
-    speculation: Literal["auto", "off", "ngram"] = COMPUTE.setting(
+    speculation: Literal["auto", "off", "ngram", "draft"] = COMPUTE.setting(
         "auto",
-        types.choice("auto", "off", "ngram"),
-        "Drafts of next tokens from the repetitions of a text, which a step checks together: where they save time "
-        "(auto), four at each repetition (ngram), or none (off). Answers have the same bits.",
+        types.choice("auto", "off", "ngram", "draft"),
+        "Drafts of next tokens, which a step checks together: from the repetitions of a text where they save time "
+        "(auto) or four at each (ngram), four of --draft-model (draft), or none (off). Answers have the same bits.",
+    )
+    draft_model: str | None = MODEL.setting(
+        None,
+        types.text("MODEL"),
+        "Smaller model with the vocabulary of MODEL, for --speculation draft. Its KV cache takes additional memory.",
+        shown_default="none",
     )
     cuda_graphs: Literal["on", "off"] = COMPUTE.setting(
         "on", types.choice("on", "off"), "Run steps as CUDA graphs on a GPU."
@@ -366,6 +373,8 @@ class Settings:
             raise SettingsError("--batch-invariant and --no-batch-invariant contradict each other; give one of them")
         if name := repeated_name(self.metric_alias):
             raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one metric")
+        if (self.speculation == "draft") is (self.draft_model is None):
+            raise SettingsError("--speculation draft and --draft-model need each other; give both or none")
         if self.no_compile and self.kernels == "native":
             raise SettingsError("--no-compile means --kernels torch and contradicts --kernels native; set one of them")
         if self.max_look_tokens not in (None, self.max_capture_tokens or self.max_look_tokens):
@@ -373,8 +382,9 @@ class Settings:
                 f"--max-look-tokens {self.max_look_tokens}, the older name of --max-capture-tokens, contradicts "
                 f"{self.max_capture_tokens}; give one of them"
             )
+        drafts = "speculation", "off" if self.speculation != "draft" else "draft", "off"
         devices, quantize = ("devices", as_text(self.devices), "1"), ("quantize", self.quantize, "none")
-        for name, value, accepted in (devices, quantize, ("activations", self.activations, "dtype")):
+        for name, value, accepted in (drafts, devices, quantize, ("activations", self.activations, "dtype")):
             if self.tensor_parallel > 1 and value != accepted:
                 parallel = f"--tensor-parallel {self.tensor_parallel}"
                 raise SettingsError(f"{parallel} excludes --{name} {value}; --{name} {accepted} is accepted")
@@ -428,6 +438,7 @@ class Settings:
             "batch_invariant": True if self.batch_invariant else False if self.no_batch_invariant else None,
             "kernels": self.engine_kernels,
             "adapters": adapter_folders(self.lora),
+            "draft_model": None if self.draft_model is None else resolve(self.draft_model),
         }
         alike = {field.name for field in dataclasses.fields(EngineConfig)}.intersection(setting_names())
         return EngineConfig(**{name: getattr(self, name) for name in alike} | own)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-SpeculationMode = Literal["auto", "off", "ngram"]
+SpeculationMode = Literal["auto", "off", "ngram", "draft"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,10 @@ class EngineConfig:
     """Whether an answer's bits depend only on its own request; None means yes where the cost is small."""
     speculation: SpeculationMode = "off"
     """Drafts of next tokens (`server.engine.scheduling.speculation`): auto (where they save time) | off | ngram (always
-    a fixed number).
+    a fixed number) | draft (as many, of the draft model).
     """
+    draft_model: Path | None = None
+    """A folder with a smaller model of the same vocabulary, for drafts."""
     tensor_parallel: int = 1
     """Processes that hold the model together, each on its own device or with its share of the threads."""
     folder: Path | None = None

@@ -29,7 +29,7 @@ from lightwell.server.engine.execution.step_cancellation import CancellationChec
 from lightwell.server.engine.execution.step_result import StepResult
 from lightwell.server.engine.info import engine_info
 from lightwell.server.engine.intake import Intake
-from lightwell.server.engine.loading import device_runner_for, load, speculation_of
+from lightwell.server.engine.loading import device_runner_for, draft_model_of, load, speculation_of
 from lightwell.server.engine.messages.outputs import (
     EngineStats,
     Failure,
@@ -43,7 +43,7 @@ from lightwell.server.engine.scheduling.block_manager import BlockManager
 from lightwell.server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
-from lightwell.server.engine.scheduling.speculation import Speculation
+from lightwell.server.engine.scheduling.speculation import FIXED, Speculation
 from lightwell.server.engine.scheduling.step_budgets import QUIET_SECONDS, StepBudgets
 from lightwell.server.engine.sequence import Sequence
 from lightwell.server.engine.state import engine_state
@@ -80,6 +80,7 @@ class Engine:
             self._blocks,
             speculation,
         )
+        self._draft_model = draft_model_of(model, cache, config)
         limits = ON_A_CPU if on_cpu else ON_A_CARD
         ranks = config.tensor_parallel
         self._block_bytes = ranks * KVCache.bytes_per_block(model.cache_config, cache.block_size, model.dtype)
@@ -260,10 +261,19 @@ class Engine:
         began = time.monotonic()
         if self._scheduler.has_requests:
             self._requested = began
+        self._predict()
         is_quiet = self._can_cancel and began - self._requested > QUIET_SECONDS
         schedule = self._budgets.schedule(self._scheduler, is_quiet=is_quiet)
         self._runner.cache.copy_blocks(schedule.copies)
         return Step(schedule, self._active.captures_of(schedule, began), began)
+
+    def _predict(self) -> None:
+        """Let the draft model predict the next tokens of all texts. Without memory for it, there are no drafts."""
+        if self._draft_model is not None:
+            try:
+                self._draft_model.predict(self._scheduler.with_room_for(FIXED), FIXED)
+            except Exception:
+                logger.warning("the draft model failed; the step has no drafts", exc_info=True)
 
     def _send_first_forced(self, schedule: Schedule) -> None:
         """Send the tokens that grammars force at the beginning of texts, before their first step."""

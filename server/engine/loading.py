@@ -21,6 +21,7 @@ from lightwell.server.engine.execution.compile_cache import use_writable_cache
 from lightwell.server.engine.execution.cuda_graphs import StepSizes, has_graphs, kept_bytes
 from lightwell.server.engine.execution.device_executor import DeviceExecutor
 from lightwell.server.engine.execution.device_runner import DeviceRunner
+from lightwell.server.engine.execution.draft_model import DraftModel, load_draft
 from lightwell.server.engine.execution.kernel_choice import choose_kernels
 from lightwell.server.engine.execution.profile_run import ProfileRun
 from lightwell.server.engine.execution.threads import use_threads
@@ -161,6 +162,15 @@ def speculation_of(model: Transformer, config: EngineConfig) -> SpeculationMode:
     if problem and config.speculation != "auto":
         raise ModelLoadError(f"--speculation {config.speculation}: {problem}; auto and off are accepted")
     return "off" if problem else config.speculation
+
+
+def draft_model_of(model: Transformer, cache: KVCache, config: EngineConfig) -> DraftModel | None:
+    """Return the draft model of a configuration, or None. Raises ModelLoadError for one that does not fit."""
+    if config.speculation != "draft" or model.decoder is None:
+        return None
+    if config.draft_model is None:
+        raise ModelLoadError("--speculation draft needs --draft-model")
+    return DraftModel(load_draft(config.draft_model, config.model, model), cache.num_blocks, cache.block_size)
 
 
 def device_runner_for(

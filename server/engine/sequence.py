@@ -111,6 +111,10 @@ class Sequence:
     """Tokens that the grammar forced before the first chosen one, until they are sent."""
     repetitions: Repetitions | None = field(init=False, default=None)
     """The source of drafts, from the first step that may have some."""
+    predicted: list[int] = field(init=False, default_factory=list)
+    """The next tokens, as the draft model predicts them."""
+    num_predicted_tokens: int = field(init=False, default=0)
+    """Positions with K/V in the draft model's cache."""
     num_accepted: int = field(init=False, default=0)
     """Drafts that became tokens of the text."""
     num_rejected: int = field(init=False, default=0)
@@ -246,6 +250,7 @@ class Sequence:
         self.token_ids[-1:] = token_ids
         num_accepted = len(token_ids) - 1
         self.num_computed_tokens += num_accepted
+        self.num_predicted_tokens = min(self.num_predicted_tokens, self.num_computed_tokens)
         self.num_accepted += num_accepted
         self.num_rejected += num_drafts - num_accepted
         params = self.sampling_params

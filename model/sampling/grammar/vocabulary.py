@@ -58,6 +58,12 @@ class _Tokens:
         return self.table.greedy_tokenize(text)
 
 
+def spellings(folder: Path, vocab_size: int) -> list[bytes | None]:
+    """Return the bytes of the first tokens of the model in `folder`; None for an id without a token."""
+    tokenizer = Tokenizer.from_folder(folder)
+    return [tokenizer.token_bytes(i) for i in range(vocab_size)]
+
+
 def read_vocabulary(folder: Path, vocab_size: int, eos_token_ids: Iterable[int]) -> Vocabulary:
     """Return the token table of the model in `folder` with `vocab_size` tokens. A text may end with the tokenizer's
     end-of-text tokens and with `eos_token_ids`.

@@ -196,7 +196,7 @@ class BlockManager:
                 self._cached[block] = None
         del seq.block_table[:]
         del seq.cross_block_table[:]
-        seq.num_published_blocks = 0
+        seq.num_published_blocks = seq.num_predicted_tokens = 0
         if seq.states != NO_STATES:
             self._free_states.append((min(seq.states), max(seq.states)))
             seq.states = NO_STATES

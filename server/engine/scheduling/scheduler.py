@@ -228,6 +228,19 @@ class Scheduler:
         self._schedule_prompts(step, candidates, budget)
         return step.schedule(num_decodes, has_text=has_text, is_background=is_background)
 
+    def with_room_for(self, num_drafts: int) -> list[Sequence]:
+        """Return the texts that may have drafts in the next step, after giving them blocks for this number."""
+        queues = self._requests if self._requests.has_work else self._background
+        return [
+            seq
+            for seq in queues.running
+            if (params := seq.sampling_params) is not None
+            and params.speculation
+            and 0 < seq.num_tokens - seq.num_prompt_tokens < params.max_tokens - 1
+            and seq.num_uncomputed_tokens <= 1 + len(seq.forced)
+            and self.block_manager.allocate(seq, seq.num_tokens + num_drafts)
+        ]
+
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, ReadOnlySequence[int]]) -> list[Sequence]:
         """Account for a step that has run, if no other was scheduled after it: advance its sequences, append their
         sampled tokens, publish full blocks, and end complete sequences. Chunks of sequences that were finished since

@@ -14,7 +14,7 @@ from lightwell.server.engine.grammar import Grammar
 from lightwell.server.engine.repetitions import Repetitions
 from lightwell.server.engine.sequence import Draft, Sequence
 
-_FIXED = 4
+FIXED = 4
 """Drafts of a chunk if their number does not follow the cost."""
 _MOST = 12
 """Most drafts of a chunk."""
@@ -46,16 +46,10 @@ class Speculation:
         params = seq.sampling_params
         if self.mode == "off" or params is None or not params.speculation:
             return ()
-        if seq.repetitions is None:
-            seq.repetitions = Repetitions(seq.token_ids, seq.prediction)
-        seq.repetitions.take(seq.token_ids)
         room = min(room, params.max_tokens - (seq.num_tokens - seq.num_prompt_tokens) - 1)
-        count = min(room, _FIXED if self.mode == "ngram" else self._count(seq.repetitions.accuracy, num_texts))
-        if count <= 0:
-            return ()
         found: list[Draft] = []
         grammar: Grammar | None = seq.grammar
-        for token_id in seq.repetitions.predict(count):
+        for token_id in self._predicted(seq, num_texts)[: max(0, room)]:
             if token_id in seq.stopping_ids:
                 break
             if grammar is not None:
@@ -67,6 +61,17 @@ class Speculation:
                     break
             found.append(Draft(token_id, grammar))
         return tuple(found)
+
+    def _predicted(self, seq: Sequence, num_texts: int) -> list[int]:
+        """Return the next tokens that are worth their rows."""
+        if self.mode == "draft":
+            found, seq.predicted = seq.predicted, []
+            return found
+        if seq.repetitions is None:
+            seq.repetitions = Repetitions(seq.token_ids, seq.prediction)
+        seq.repetitions.take(seq.token_ids)
+        count = FIXED if self.mode == "ngram" else self._count(seq.repetitions.accuracy, num_texts)
+        return seq.repetitions.predict(count)
 
     def note(self, seconds: float, num_texts: int, num_rows: int, decode_seconds: float | None) -> None:
         """Report a step of `num_texts` texts with `num_rows` additional rows. decode_seconds: the time of such a step

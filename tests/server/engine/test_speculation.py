@@ -1,12 +1,15 @@
 """Drafts of next tokens: an answer has the same bits with and without them, whatever the request asks for."""
 
 import random
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
+from safetensors.torch import load_file, save_file
 
 from lightwell.model.checkpoint.folder import ModelLoadError
 from lightwell.model.kernels.choice import KernelConfig
@@ -56,6 +59,18 @@ def model(folder: Path) -> Transformer:
 
 
 @pytest.fixture(scope="module")
+def draft(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that agrees with the other one on most tokens."""
+    path = tmp_path_factory.mktemp("draft") / "model"
+    shutil.copytree(folder, path)
+    weights = load_file(path / "model.safetensors")
+    scale = weights["model.norm.weight"]
+    weights["model.norm.weight"] = scale * (1 + 0.2 * torch.randn(scale.shape))
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    return path
+
+
+@pytest.fixture(scope="module")
 def adapters(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterFolder, ...]:
     path = tmp_path_factory.mktemp("adapter")
     make_adapter(folder, path, 1)
@@ -85,9 +100,10 @@ def check_features(answers: Mapping[int, Answer], requests: Sequence[EngineReque
         assert sum(answer.num_rejected > 0 for answer in own) >= len(own) / 2, feature
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(238, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(120, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("source", ["ngram", "draft"])
 def test_answers_have_the_same_bits_with_drafts(
-    model: Transformer, folder: Path, adapters: tuple[AdapterFolder, ...], rounds: int
+    model: Transformer, folder: Path, draft: Path, adapters: tuple[AdapterFolder, ...], rounds: int, source: Any
 ) -> None:
     num_preemptions = num_hits = 0
     for part in range(rounds):
@@ -99,7 +115,8 @@ def test_answers_have_the_same_bits_with_drafts(
             model,
             folder=folder,
             adapters=adapters,
-            speculation="ngram",
+            speculation=source,
+            draft_model=draft,
             num_blocks=random.choice([30, 60, 200]) if part else 40,
             max_num_seqs=random.randint(1, 16) if part else 16,
         )
@@ -162,3 +179,14 @@ def test_the_number_of_drafts_follows_accuracy_and_cost() -> None:
     assert count(30, 0.0005) > 8
     assert 0 < count(30, 0.004) < 4
     assert count(30, 0.009) == 0
+
+
+def test_a_draft_model_must_fit(model: Transformer, folder: Path, tmp_path: Path) -> None:
+    other = tiny.make_variant("llama-gqa", tmp_path / "other")
+    tokenizer = other / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"a"', '"\u00e9\u00e9"'))
+    with pytest.raises(ModelLoadError, match="vocabulary is not the model's"):
+        build(model, folder=folder, speculation="draft", draft_model=other)
+    recurrent = tiny.make_variant("lfm2", tmp_path / "lfm2")
+    with pytest.raises(ModelLoadError, match="whose state cannot go back"):
+        build(model, folder=folder, speculation="draft", draft_model=recurrent)
