@@ -269,11 +269,15 @@ class Engine:
 
     def _predict(self) -> None:
         """Let the draft model predict the next tokens of all texts. Without memory for it, there are no drafts."""
-        if self._draft_model is not None:
-            try:
-                self._draft_model.predict(self._scheduler.with_room_for(FIXED), FIXED)
-            except Exception:
-                logger.warning("the draft model failed; the step has no drafts", exc_info=True)
+        if self._draft_model is None:
+            return
+        sequences = self._scheduler.with_room_for(FIXED)
+        try:
+            self._draft_model.predict(sequences, FIXED)
+        except Exception:
+            logger.warning("the draft model failed; the step has no drafts", exc_info=True)
+            for seq in sequences:
+                seq.num_predicted_tokens = 0
 
     def _send_first_forced(self, schedule: Schedule) -> None:
         """Send the tokens that grammars force at the beginning of texts, before their first step."""

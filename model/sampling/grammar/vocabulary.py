@@ -58,7 +58,7 @@ class _Tokens:
         return self.table.greedy_tokenize(text)
 
 
-def spellings(folder: Path, vocab_size: int) -> list[bytes | None]:
+def spellings(folder: Path, vocab_size: int) -> list[tuple[int, ...] | None]:
     """Return the bytes of the first tokens of the model in `folder`; None for an id without a token."""
     tokenizer = Tokenizer.from_folder(folder)
     return [tokenizer.token_bytes(i) for i in range(vocab_size)]

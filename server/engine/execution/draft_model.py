@@ -79,8 +79,9 @@ class DraftModel:
 
 def _filter(grammar: Grammar | None) -> GrammarMatcher | None:
     """Return the sampler's filter of a text that its grammar lets continue, or None."""
-    goes_on = isinstance(grammar, GrammarMatcher) and grammar.error is None and not grammar.is_complete
-    return grammar if goes_on else None
+    if not isinstance(grammar, GrammarMatcher) or grammar.error is not None or grammar.is_complete:
+        return None
+    return grammar
 
 
 def load_draft(folder: Path, target_folder: Path, target: Transformer) -> Transformer:

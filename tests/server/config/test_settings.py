@@ -266,3 +266,9 @@ def test_variables_that_the_kernels_read_are_known() -> None:
 def test_batch_invariance_is_not_asked_for_and_refused_at_once() -> None:
     with pytest.raises(SettingsError, match="--batch-invariant and --no-batch-invariant contradict each other"):
         read("--no-batch-invariant", LIGHTWELL_BATCH_INVARIANT="1")
+
+
+@pytest.mark.parametrize("flags", [{"speculation": "draft"}, {"draft_model": "smollm2"}])
+def test_a_draft_model_and_speculation_draft_need_each_other(flags: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match="--speculation draft and --draft-model need each other"):
+        Settings.from_sources(flags, {})
