@@ -1,5 +1,6 @@
 """Drafts of next tokens: an answer has the same bits with and without them, whatever the request asks for."""
 
+import json
 import random
 import shutil
 from collections.abc import Mapping, Sequence
@@ -65,7 +66,9 @@ def draft(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder, path)
     weights = load_file(path / "model.safetensors")
     scale = weights["model.norm.weight"]
-    weights["model.norm.weight"] = scale * (1 + 0.2 * torch.randn(scale.shape))
+    weights["model.norm.weight"] = scale * (
+        1 + 0.35 * torch.randn(scale.shape, generator=torch.Generator().manual_seed(1))
+    )
     save_file(weights, path / "model.safetensors", {"format": "pt"})
     return path
 
@@ -177,14 +180,16 @@ def test_the_number_of_drafts_follows_accuracy_and_cost() -> None:
 
     assert count(2, 0.0005) == 0
     assert count(30, 0.0005) > 8
-    assert 0 < count(30, 0.004) < 4
+    assert 0 < count(7, 0.004) < count(7, 0.0005)
     assert count(30, 0.009) == 0
 
 
 def test_a_draft_model_must_fit(model: Transformer, folder: Path, tmp_path: Path) -> None:
     other = tiny.make_variant("llama-gqa", tmp_path / "other")
-    tokenizer = other / "tokenizer.json"
-    tokenizer.write_text(tokenizer.read_text().replace('"a"', '"\u00e9\u00e9"'))
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    ids = tokenizer["model"]["vocab"]
+    ids["a"], ids["b"] = ids["b"], ids["a"]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(ModelLoadError, match="vocabulary is not the model's"):
         build(model, folder=folder, speculation="draft", draft_model=other)
     recurrent = tiny.make_variant("lfm2", tmp_path / "lfm2")
