@@ -152,7 +152,7 @@ def speculation_of(model: Transformer, config: EngineConfig) -> SpeculationMode:
         return "off"
     problem = ""
     if model.config.recurrence is not None:
-        problem = f"{model.config.architecture} has layers whose state cannot go back behind a wrong draft"
+        problem = f"{model.config.architecture} has recurrent layers, which cannot take back a wrong draft"
     elif model.device.type != "cpu":
         problem = "drafts are implemented for CPUs"
     elif not model.batch_invariant:

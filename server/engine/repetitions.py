@@ -33,13 +33,13 @@ class Repetitions:
         self._num_predicted = len(prediction)
         first = max(self._num_predicted, len(self._history) - _MOST_INDEXED)
         self._places: dict[Key, int] = {}
-        """The place after the latest occurrence of each n-gram; those of the prediction come first."""
+        """The place after the latest occurrence of each n-gram; the prediction has precedence over the prompt."""
         self._index(first, len(self._history) - 1)
         self._index(0, self._num_predicted)
         self._hits = [_PRIOR * accuracy for accuracy in _FIRST_ACCURACY]
         self._tries = [_PRIOR] * len(_FIRST_ACCURACY)
         self._place: int | None = 0
-        """The place whose token is expected next, or None."""
+        """The place of the expected next token, or None."""
         self._matched = _LONGEST
         """Agreeing tokens before it."""
         if not prediction:

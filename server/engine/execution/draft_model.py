@@ -1,8 +1,8 @@
 """Draft model: a small network that predicts the next tokens of texts, for drafts.
 
 Its cache has the blocks of the network's cache, under the same numbers, so a text needs no table of its own. It draws
-tokens as the sampler draws those of the network, with the same random numbers and grammar: where both networks agree,
-a draft is right at any temperature. Adapters, interventions and captures do not apply to it.
+tokens as the network's sampler does, with the same random numbers and grammar: where both networks agree, a draft is
+right at any temperature. Adapters, interventions and captures do not apply to it.
 """
 
 from collections.abc import Sequence as ReadOnlySequence
@@ -91,7 +91,7 @@ def load_draft(folder: Path, target_folder: Path, target: Transformer) -> Transf
     if config.kind != "decoder" or target.config.kind != "decoder":
         problem = "both models must be decoders without an encoder"
     elif config.recurrence is not None:
-        problem = f"{config.architecture} has layers whose state cannot go back behind a wrong draft"
+        problem = f"{config.architecture} has recurrent layers, which cannot take back a wrong draft"
     elif config.vocab_size > vocab_size or spellings(folder, config.vocab_size) != spellings(
         target_folder, config.vocab_size
     ):
