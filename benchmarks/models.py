@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.checkpoint import make_checkpoint
-from benchmarks.gguf_models import random_q4_k, smollm2_bf16, smollm2_q8_0
+from benchmarks.gguf_models import random_q4_k, smollm2_bf16, smollm2_deep, smollm2_q8_0
 from benchmarks.peers.engines import STORED
 from lightwell.model.checkpoint.gguf.folder import folder_of
 from lightwell.model.checkpoint.resolve import smollm2_file
@@ -42,6 +42,7 @@ GGUF_MODELS = {
     "smollm2-q4_1": _gguf(lambda cache: smollm2_file()),
     "smollm2-q8_0": _gguf(smollm2_q8_0),
     "smollm2-bf16": _gguf(smollm2_bf16),
+    "smollm2-deep": _gguf(smollm2_deep),
     "1.1b-q4_k": _gguf(random_q4_k),
 }
 """GGUF files, which llama.cpp serves unchanged too; they are only measured if they are named."""

@@ -5,10 +5,14 @@ The prompts' blocks are in the prefix cache, so a figure is nearly that of decod
 paragraph, a JSON object with a changed value, and a function with a renamed argument (the last one also as
 OpenAI's `prediction`); `prose` is sampled. A ratio is the median over the turns.
 
+`--draft MODEL` compares `draft` with `off`: SmolLM2 with eight times as many blocks, and SmolLM2 as its draft model.
+
     python -m benchmarks.speculation --models smollm2-bf16 smollm2-q4_1
+    python -m benchmarks.speculation --models smollm2-deep --draft smollm2-bf16 --kinds prose --tokens 48 --turns 3
 """
 
 import argparse
+import dataclasses
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -58,10 +62,9 @@ _COPIES: Mapping[str, tuple[str, str]] = {
     "code edit": (f"Print this code with the argument kind renamed to sort:\n\n{_CODE}", f"```python\n{_CODE}```"),
 }
 _SUBJECTS = ("a lighthouse", "two brothers", "the first snow", "a clockmaker", "a long train journey", "an old map")
-_TOKENS = 160
 
 
-def requests(kind: str, tokenizer: Tokenizer, num_clients: int, turn: int) -> list[EngineRequest]:
+def requests(kind: str, tokenizer: Tokenizer, num_clients: int, turn: int, num_tokens: int) -> list[EngineRequest]:
     """Return one request for each client."""
     found = []
     for i in range(num_clients):
@@ -70,7 +73,7 @@ def requests(kind: str, tokenizer: Tokenizer, num_clients: int, turn: int) -> li
             (text, prediction), temperature = _COPIES[kind], 0.0
         chat = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         sampling = SamplingParams(
-            max_tokens=_TOKENS, seed=100 * turn + i, temperature=temperature, eos_token_ids=tokenizer.eos_token_ids
+            max_tokens=num_tokens, seed=100 * turn + i, temperature=temperature, eos_token_ids=tokenizer.eos_token_ids
         )
         task = GenerateTask(sampling=sampling, prediction=tuple(tokenizer.encode(prediction, False).ids))
         prompt = tuple(tokenizer.encode(chat, False).ids)
@@ -91,41 +94,44 @@ def answered(engine: Engine, asked: Sequence[EngineRequest]) -> tuple[float, dic
     return sum(map(len, tokens.values())) / (time.perf_counter() - began), tokens
 
 
-def engines_of(folder: Path, sources: Sequence[str]) -> dict[str, Engine]:
+def engines_of(folder: Path, draft: Path | None) -> dict[str, Engine]:
     """Return an engine for each source of drafts, around one network."""
-    model, cache, config, most = load(EngineConfig(model=folder, kv_cache_bytes=256 << 20))
+    sources = ("off", "auto" if draft is None else "draft")
+    model, cache, config, most = load(
+        EngineConfig(model=folder, max_model_len=1024, kv_cache_bytes=512 << 20, draft_model=draft)
+    )
     return {source: _engine(model, cache.num_blocks, config, source, most) for source in sources}
 
 
 def _engine(model: Transformer, num_blocks: int, config: EngineConfig, source: str, most: int) -> Engine:
-    import dataclasses
-
     cache = KVCache(model.cache_config, num_blocks, config.block_size, model.dtype, model.device,
                     keys_in_rows=model.keys_in_rows)  # fmt: skip
     return Engine(model, cache, dataclasses.replace(config, speculation=source), most)
 
 
-def measure(folder: Path, kinds: Sequence[tuple[str, int]], turns: int) -> None:
+def measure(folder: Path, draft: Path | None, kinds: Sequence[tuple[str, int]], turns: int, num_tokens: int) -> None:
     """Print a line for each kind of text and number of clients."""
-    tokenizer, engines = Tokenizer.from_folder(folder), engines_of(folder, ("off", "auto"))
+    tokenizer, engines = Tokenizer.from_folder(folder), engines_of(folder, draft)
+    off, on = engines
     for kind, num_clients in kinds:
-        rates: dict[str, list[float]] = {"off": [], "auto": []}
-        before = engines["auto"].stats()
+        rates: dict[str, list[float]] = {name: [] for name in engines}
+        before = engines[on].stats()
         for turn in range(turns + 1):
             answers = {}
-            for name in ("off", "auto") if turn % 2 else ("auto", "off"):
-                rate, answers[name] = answered(engines[name], requests(kind, tokenizer, num_clients, turn))
+            for name in (off, on) if turn % 2 else (on, off):
+                asked = requests(kind, tokenizer, num_clients, turn, num_tokens)
+                rate, answers[name] = answered(engines[name], asked)
                 if turn:  # the first one fills the prefix cache
                     rates[name].append(rate)
-            assert answers["off"] == answers["auto"], "drafts changed an answer"
-        stats = engines["auto"].stats()
-        ratio = statistics.median(auto / off for auto, off in zip(rates["auto"], rates["off"], strict=True))
+            assert answers[off] == answers[on], "drafts changed an answer"
+        stats = engines[on].stats()
+        ratio = statistics.median(one / other for one, other in zip(rates[on], rates[off], strict=True))
         drafts = (
             stats.drafts_accepted_total - before.drafts_accepted_total,
             stats.drafts_rejected_total - before.drafts_rejected_total,
         )
-        off = statistics.median(rates["off"])
-        print(f"| {kind} | {num_clients} | {off:.0f} | {ratio:.2f} | {drafts[0]} / {drafts[1]} |", flush=True)
+        rate = statistics.median(rates[off])
+        print(f"| {kind} | {num_clients} | {rate:.0f} | {ratio:.2f} | {drafts[0]} / {drafts[1]} |", flush=True)
 
 
 def main() -> None:
@@ -133,14 +139,17 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["smollm2-bf16"], choices=[*GGUF_MODELS])
     parser.add_argument("--kinds", nargs="+", default=[*_COPIES, "prose"], choices=[*_COPIES, "prose"])
     parser.add_argument("--clients", nargs="+", type=int, default=[1])
+    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--draft", choices=[*GGUF_MODELS])
     parser.add_argument("--turns", type=int, default=7)
     add_cache(parser)
     options = parser.parse_args()
     print(machine())
     for name in options.models:
-        print(f"\n| {name} | clients | off: tokens/s | auto over off | accepted / rejected |\n|---|---|---|---|---|")
+        print(f"\n| {name} | clients | off: tokens/s | over off | accepted / rejected |\n|---|---|---|---|---|")
         kinds = [(kind, count) for count in options.clients for kind in options.kinds]
-        measure(GGUF_MODELS[name].folder(options.cache), kinds, options.turns)
+        draft = None if options.draft is None else GGUF_MODELS[options.draft].folder(options.cache)
+        measure(GGUF_MODELS[name].folder(options.cache), draft, kinds, options.turns, options.tokens)
 
 
 if __name__ == "__main__":
