@@ -29,7 +29,7 @@ SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "p
 
 POLICY = (
     "scheduling.scheduler", "scheduling.schedule", "scheduling.deadlines", "scheduling.fair_queue",
-    "scheduling.block_contents",
+    "scheduling.block_contents", "scheduling.speculation", "repetitions",
     "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
     "messages.sampling_params", "messages.request", "messages.outputs", "messages.base_task", "grammar",
     "memory.memory_retry", "memory.process_memory", "memory.cgroups", "execution.step_cancellation",

@@ -243,7 +243,7 @@ class Sequence:
         return self.task.prediction if isinstance(self.task, GenerateTask) else ()
 
     def take_tokens(self, token_ids: ReadOnlySequence[int], num_drafts: int, takes_forced: bool) -> None:
-        """Replace the unknown token by those that a step has chosen: the accepted ones of its drafts, and one more. If
+        """Replace the unknown token by the step's choice: the accepted ones of its drafts, and one more token. If
         `takes_forced`, also append the tokens that the grammar then forces, unless each token has captures or
         log-probabilities.
         """

@@ -62,8 +62,8 @@ class TokenChoice:
         captures: Mapping[int, RequestCaptures],
         result: StepResult,
     ) -> None:
-        """Choose the tokens of each sequence that needs some, from hidden [T, d]: one for each of its rows, of which
-        those up to the first wrong draft count.
+        """Choose the tokens of each sequence that needs some, from hidden [T, d]: one for each of its rows, up to the
+        first wrong draft.
         """
         rows = [row for at in sampling for row in at.rows]
         first_rows = [0, *accumulate(len(at.rows) for at in sampling)]

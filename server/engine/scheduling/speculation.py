@@ -9,7 +9,6 @@ worth its row if the probability that all of the first n are right exceeds the r
 one token in a step without drafts.
 """
 
-from lightwell.server.engine.config import SpeculationMode
 from lightwell.server.engine.grammar import Grammar
 from lightwell.server.engine.repetitions import Repetitions
 from lightwell.server.engine.sequence import Draft, Sequence
@@ -32,8 +31,9 @@ _FORGETTING = 0.995
 class Speculation:
     """The drafts of all texts of an engine."""
 
-    def __init__(self, mode: SpeculationMode = "off") -> None:
+    def __init__(self, mode: str = "off") -> None:
         self.mode = mode
+        """As in `EngineConfig.speculation`."""
         self._decode_seconds: dict[int, float] = {}
         """Seconds of a step without drafts, by its number of texts."""
         self._seconds, self._rows = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Drafts of next tokens: an answer has the same bits with and without them, whatever the request asks for."""
+"""Drafts of next tokens: an answer has the same bits with and without them, with every feature of a request."""
 
 import json
 import random
