@@ -58,8 +58,8 @@ class StartedStep:
         return result
 
     def _deliver_rows(self, uid: int, sinks: Sequence[AttentionSink]) -> None:
-        """Add the rows of a request's chosen tokens to the result. If the row of a later token fails, that token is left
-        to the next step.
+        """Add the rows of a request's chosen tokens to the result. If the row of a later token fails, it is left to the
+        next step.
         """
         result, tokens = self.result, self.result.tokens[uid]
         problems = [sink.problem for sink in sinks[: len(tokens)]]
