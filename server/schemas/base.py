@@ -260,7 +260,7 @@ class Usage(AnswerModel):
     completion_tokens_details: dict[str, int] | None = Field(
         None,
         description='{"accepted_prediction_tokens": drafts that became tokens of the answer, '
-        '"rejected_prediction_tokens": the others}; only with drafts.',
+        '"rejected_prediction_tokens": the others}; only with a prediction.',
     )
 
 

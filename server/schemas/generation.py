@@ -72,6 +72,11 @@ class GenerationFields(CanConstrain, SamplingFields):
         return self
 
     @property
+    def has_prediction(self) -> bool:
+        """Return whether the body has a text that the answer may repeat."""
+        return getattr(self, "prediction", None) is not None
+
+    @property
     def include_usage(self) -> bool:
         """Return whether a stream ends with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage

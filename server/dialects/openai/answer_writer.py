@@ -72,8 +72,8 @@ class AnswerWriter:
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
-        accepted, rejected = sum(run.num_accepted for run in runs), sum(run.num_rejected for run in runs)
-        if accepted or rejected:
+        if self.body.has_prediction:  # without one, drafts leave no trace in an answer
+            accepted, rejected = sum(run.num_accepted for run in runs), sum(run.num_rejected for run in runs)
             drafts = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
             usage["completion_tokens_details"] = drafts
         return usage
