@@ -128,8 +128,9 @@ BATCH = (
           ask("sum(rate(lightwell_grammars_refused_total{HERE}[SPAN]))", "refused"),
           width=12),
     lines(
-        "Work of grammars", "percentunit",
-        "Share of tokens that a grammar forced, which take no step of their own, and of a core that compiles grammars.",
+        "Work of grammars and drafts", "percentunit",
+        "Share of tokens that a grammar forced or that were right drafts, which take no step of their own; wrong drafts "
+        "in the same unit; and the share of a core that compiles grammars.",
         ask(
             share(
                 "sum(rate(lightwell_forced_tokens_total{HERE}[SPAN]))",
@@ -137,6 +138,16 @@ BATCH = (
             ),
             "forced tokens",
         ),
+        *[
+            ask(
+                share(
+                    f'sum(rate(lightwell_speculation_tokens_total{{HERE, result="{result}"}}[SPAN]))',
+                    "sum(rate(lightwell_generation_tokens_total{HERE}[SPAN]))",
+                ),
+                f"{result} drafts",
+            )
+            for result in ("accepted", "rejected")
+        ],
         ask("sum(rate(lightwell_grammar_compile_seconds_total{HERE}[SPAN]))", "compiling"),
         width=12,
     ),
