@@ -129,8 +129,8 @@ BATCH = (
           width=12),
     lines(
         "Work of grammars and drafts", "percentunit",
-        "Share of tokens that a grammar forced or that were right drafts, which take no step of their own; wrong drafts "
-        "in the same unit; and the share of a core that compiles grammars.",
+        "Share of tokens that a grammar forced or that were accepted drafts, which take no step of their own; rejected "
+        "drafts in the same unit; and the share of a core that compiles grammars.",
         ask(
             share(
                 "sum(rate(lightwell_forced_tokens_total{HERE}[SPAN]))",
