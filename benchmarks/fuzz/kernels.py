@@ -252,12 +252,16 @@ def _decoder(draw: Draw) -> None:
         [change(each.product) if each.activation is None and draw.rng.random() < 0.7 else None for each in products]
     )
     caches, adapted = LayerCaches(world.copied_caches()), [(slice(first, end), changes)]
-    decoder.run(world.x.clone(), world.rows, caches, first=world.first_steps[cut], adapted=adapted)
+    inputs = {"of_tokens": world.of_tokens, "others": world.others.clone()}
+    decoder.run(world.x.clone(), world.rows, caches, first=world.first_steps[cut], adapted=adapted, **inputs)
     empty = np.zeros(0, np.int64)
     ranges = [VisibleKeys(world.tables, empty, empty, empty, world.size) for _ in world.windows]
     items = AttentionItems(np.zeros((0, 5), np.int32))
-    none = DecoderRows(ranges, items, empty, empty.astype(np.bool_), world.num_key_heads)
-    decoder.run(world.x[:0], none, caches)
+    cross = ranges[0] if world.has_cross else None
+    spans = [(0, 0, 0, 0, True)]
+    none = DecoderRows(ranges, {world.num_key_heads: items}, empty, empty.astype(np.bool_), None, cross, spans)
+    inputs = {"of_tokens": world.of_tokens[:0], "others": world.others[:, :0].contiguous()}
+    decoder.run(world.x[:0], none, caches, **inputs)
 
 
 def _encoder(draw: Draw) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Collection
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +13,10 @@ from lightwell.model.kernels.library import kernels
 SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 """The end of a kernel's name, by the dtype of its numbers."""
 
-ACTIVATIONS: dict[Activation | None, int] = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+KernelActivation = Activation | Literal["sigmoid"]
+ACTIVATIONS: dict[KernelActivation | None, int] = {
+    None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "sigmoid": 5,
+}  # fmt: skip
 """`Activation` of `cpu/functions.h`."""
 
 
@@ -42,7 +46,7 @@ def check_numbers(name: str, x: Tensor, num_axes: int) -> str:
     return SUFFIXES[x.dtype]
 
 
-def check_activation(activation: Activation | None) -> None:
+def check_activation(activation: KernelActivation | None) -> None:
     """Raise ValueError for an unknown activation."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")

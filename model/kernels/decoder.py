@@ -10,6 +10,7 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension, B key
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,23 @@ import torch
 from torch import Tensor
 
 from lightwell.model.kernels.attention import AttentionArguments, AttentionItems, PatternOutput, VisibleKeys
-from lightwell.model.kernels.checks import SUFFIXES, check_axes, check_tensor
+from lightwell.model.kernels.checks import SUFFIXES, address_of, check_axes, check_tensor
+from lightwell.model.kernels.delta import RowSpan, StateCache, spans_of
 from lightwell.model.kernels.library import fields, kernels
 from lightwell.model.kernels.products import BLOCK, BlockedWeight
 from lightwell.model.kernels.program.steps import (
+    AddToOthers,
+    ApplyDelta,
     Attend,
     Convolve,
+    CorrectStreams,
     EnterHeads,
+    EnterQueries,
+    GateTokens,
+    Heads,
     Multiply,
     NormRows,
+    PredictStreams,
     Product,
     Register,
     Step,
@@ -50,7 +59,7 @@ class CAdaptedRows(ctypes.Structure):
 class CMemory(ctypes.Structure):
     """`LayerMemory` of decoder.h."""
 
-    _fields_ = fields("p", "keys", "values", "queries", "patterns", "inputs")
+    _fields_ = fields("p", "keys", "values", "queries", "patterns", "inputs", "memory")
 
 
 class CTaken(ctypes.Structure):
@@ -59,18 +68,20 @@ class CTaken(ctypes.Structure):
     _fields_ = (*fields("p", "rows", "memory"), *fields("l", "num_rows", "source", "row_width", "first", "width"))
 
 
-class CSpan(ctypes.Structure):
-    """`Span` of decoder.h."""
+class CItems(ctypes.Structure):
+    """`Items` of decoder.h."""
 
-    _fields_ = fields("l", "first", "end", "read", "write", "is_first")
+    _fields_ = (*fields("p", "items", "lists"), *fields("l", "num_lists"))
 
 
 class CRows(ctypes.Structure):
     """`Rows` of decoder.h."""
 
     _fields_ = (
-        *fields("p", "key_ranges", "items", "lists", "slots", "alone", "memory", "spans", "out", "adapted"),
-        *fields("l", "num_lists", "num_rows", "width", "num_adapted", "max_rank", "num_spans"),
+        *fields(
+            "p", "key_ranges", "items", "slots", "alone", "memory", "spans", "out", "of_tokens", "others", "adapted"
+        ),
+        *fields("l", "num_rows", "width", "num_adapted", "max_rank", "num_spans", "num_token_layers"),
     )
 
 
@@ -114,9 +125,9 @@ class AdapterChanges:
 class LayerCaches:
     """The caches to which the layers write keys and values. They are checked once, for all steps."""
 
-    def __init__(self, caches: Sequence[tuple[Tensor, Tensor] | Tensor]) -> None:
+    def __init__(self, caches: Sequence[tuple[Tensor, Tensor] | StateCache]) -> None:
         """Check and keep keys [block, K, D, B] and values [block, K, B, D] of each layer with attention, all of the
-        same shapes, and the inputs [state, n, channels] that each layer with a convolution keeps.
+        same blocks, and the states of the others.
         """
         of_attention = [each for each in caches if isinstance(each, tuple)]
         if not of_attention:
@@ -124,21 +135,29 @@ class LayerCaches:
         keys = of_attention[0][0]
         if keys.dtype not in SUFFIXES or keys.dim() != 4:
             raise ValueError(f"keys are {keys.dtype} {list(keys.shape)}; float32 or bfloat16 of 4 axes is accepted")
-        self.num_blocks, self.num_key_heads, self.dim, self.block_size = keys.shape
+        self.num_blocks, _, _, self.block_size = keys.shape
+        self.shapes = {
+            n: (each[0].shape[1], each[0].shape[2]) for n, each in enumerate(caches) if isinstance(each, tuple)
+        }
+        """K and D of each layer with attention."""
         self.dtype = keys.dtype
         self.memory, self.num_states = (CMemory * len(caches))(), None
         for n, each in enumerate(caches):
             if isinstance(each, tuple):
-                k, v = each
-                check_tensor(f"keys of layer {n}", k, (keys.dtype,), tuple(keys.shape))
-                check_tensor(f"values of layer {n}", v, (keys.dtype,), (*keys.shape[:2], keys.shape[3], keys.shape[2]))
+                (k, v), (heads, dim) = each, self.shapes[n]
+                check_tensor(f"keys of layer {n}", k, (keys.dtype,), (self.num_blocks, heads, dim, self.block_size))
+                check_tensor(f"values of layer {n}", v, (keys.dtype,), (self.num_blocks, heads, self.block_size, dim))
                 self.memory[n] = CMemory(k.data_ptr(), v.data_ptr())
             else:
-                check_axes(f"inputs of layer {n}", each, (keys.dtype,), 3)
-                self.memory[n] = CMemory(inputs=each.data_ptr())
-                self.num_states = min(len(each), self.num_states or len(each))
-        self.inputs = {n: tuple(each.shape[1:]) for n, each in enumerate(caches) if isinstance(each, Tensor)}
-        """The number of inputs and channels that each layer with a convolution keeps."""
+                count = len(each.inputs)
+                check_axes(f"inputs of layer {n}", each.inputs, (keys.dtype,), 3)
+                if each.memory is not None:
+                    check_tensor(f"memory of layer {n}", each.memory, _FLOAT32, (count, *each.memory.shape[1:]))
+                address = None if each.memory is None else each.memory.data_ptr()
+                self.memory[n] = CMemory(inputs=each.inputs.data_ptr(), memory=address)
+                self.num_states = min(count, self.num_states or count)
+        self.states = {n: each.sizes for n, each in enumerate(caches) if isinstance(each, StateCache)}
+        """The sizes of one state of each layer without attention."""
         self._kept = [*caches]
 
 
@@ -148,22 +167,21 @@ class DecoderRows:
     def __init__(
         self,
         key_ranges: Sequence[VisibleKeys],
-        items: AttentionItems,
+        items: Mapping[int, AttentionItems],
         slots: np.ndarray,
         alone: np.ndarray,
-        num_key_heads: int,
         rotary_rows: np.ndarray | None = None,
         cross: VisibleKeys | None = None,
-        spans: Sequence[tuple[int, int, int, int, bool]] = (),
+        spans: Sequence[RowSpan] = (),
     ) -> None:
         """Check and keep the arrays.
 
-        key_ranges: one for each attention window of the layers; the first one has the tables and positions of all.
-        items: each row and key head once. slots [R] int64: block * B + the place in the block. alone [R] bool: whether
-        a row is the only one of its sequence, and its last. rotary_rows [R] int64: the rows of the rotary tables, by
-        default the positions. cross: the keys of cross attention, which follows the other ranges in `key_ranges`.
-        spans: of each sequence its first row and the row after its last, its states before and after them, and whether
-        it begins here; needed for layers with a convolution.
+        key_ranges: one for each attention window and heads of the layers; the first one has the tables and positions of
+        all. items: each row and key head once, by the number of key heads. slots [R] int64: block * B + the place in
+        the block. alone [R] bool: whether a row is the only one of its sequence, and its last. rotary_rows [R] int64:
+        the rows of the rotary tables, by default the positions. cross: the keys of cross attention, which follows the
+        other ranges in `key_ranges`.
+        spans: one for each sequence; needed for layers without attention.
         """
         num_rows, first = key_ranges[0].num_rows, key_ranges[0]
         self.rotary_rows = first.positions if rotary_rows is None else rotary_rows
@@ -185,22 +203,18 @@ class DecoderRows:
                 raise ValueError(f"key ranges are of {len(key_range.tables)} and {len(first.tables)} sequences")
             if key_range is not cross and not np.array_equal(key_range.last[alone], key_range.positions[alone] + 1):
                 raise ValueError("a single row must see all keys up to its own, and no others")
-        sizes, found = (len(first.tables), num_rows, num_key_heads), items.array[:, 2] @ items.array[:, 4]
-        if any(needed > size for needed, size in zip(items.sizes, sizes, strict=True)):
-            raise ValueError(f"items need {items.sizes} sequences, rows and key heads; there are {sizes}")
-        if found != num_rows * num_key_heads:
-            raise ValueError(f"items have {found} rows and key heads; there are {num_rows} times {num_key_heads}")
-        if alone[items.array[items.array[:, 2] > 1, 1]].any():
-            raise ValueError("items have rows of several, and one is single")
-        bounds = [0, *(end for _, end, *_ in spans)]
-        if spans and ([first for first, *_ in spans] != bounds[:-1] or bounds[-1] != num_rows):
-            raise ValueError(f"spans end at {bounds[1:]}; all of the {num_rows} rows in order are accepted")
-        if any(min(read, write) < 0 for _, _, read, write, _ in spans):
-            raise ValueError("a span has a negative state; states count from 0")
-        self.spans = (CSpan * len(spans))(*(CSpan(*each) for each in spans))
+        for num_key_heads, own in items.items():
+            sizes, found = (len(first.tables), num_rows, num_key_heads), own.array[:, 2] @ own.array[:, 4]
+            if any(needed > size for needed, size in zip(own.sizes, sizes, strict=True)):
+                raise ValueError(f"items need {own.sizes} sequences, rows and key heads; there are {sizes}")
+            if found != num_rows * num_key_heads:
+                raise ValueError(f"items have {found} rows and key heads; there are {num_rows} times {num_key_heads}")
+            if alone[own.array[own.array[:, 2] > 1, 1]].any():
+                raise ValueError("items have rows of several, and one is single")
+        self.spans = spans_of(spans, num_rows if spans else 0)
         self.end_state = 1 + max((max(read, write) for _, _, read, write, _ in spans), default=-1)
         self.items, self.slots, self.alone = items, slots, alone
-        self.num_rows, self.num_key_heads = num_rows, num_key_heads
+        self.num_rows = num_rows
         self.end_slot = int(slots.max(initial=-1)) + 1
 
 
@@ -213,39 +227,50 @@ class Decoder:
         *,
         dtype: torch.dtype,
         width: int,
-        num_heads: int,
-        num_key_heads: int,
-        head_dim: int,
+        heads: Sequence[Heads],
     ) -> None:
         """Check and keep the steps.
 
-        dtype: of the residual stream and the cache. width: of the stream. Raises ValueError for steps that do not fit.
+        dtype: of the residual stream and the cache. width: of the stream. heads: of each key range. Raises ValueError
+        for steps that do not fit.
         """
         if dtype not in SUFFIXES:
             raise ValueError(f"dtype is {dtype}; {', '.join(map(str, SUFFIXES))} are accepted")
         if not steps:
             raise ValueError("steps is empty; at least one is accepted")
-        if num_key_heads < 1 or num_heads < 1 or num_heads % num_key_heads:
-            raise ValueError(f"there are {num_heads} heads for {num_key_heads} key heads; a multiple is accepted")
-        self.dtype, self.width = dtype, width
-        self.num_heads, self.num_key_heads, self.head_dim = num_heads, num_key_heads, head_dim
+        for each in heads:
+            if min(each) < 1 or each.num_heads % each.num_key_heads:
+                raise ValueError(f"heads are {each}; positive numbers and a multiple of the key heads are accepted")
+        self.dtype, self.width, self.heads = dtype, width, tuple(heads)
         self._steps = [*steps]
         self._products = [step for step in steps if isinstance(step, Multiply)]
         attends = [step for step in steps if isinstance(step, Attend)]
-        self._num_layers = sum(isinstance(step, EnterHeads | Convolve) for step in steps)
-        self._inputs = {
-            step.layer: (len(step.taps) - 1, step.taps.shape[1]) for step in steps if isinstance(step, Convolve)
-        }
-        self._key_ranges = {step.key_range for step in attends}
-        if min(self._key_ranges, default=0) < 0:
-            raise ValueError(f"key_range is {min(self._key_ranges)}; ranges count from 0")
-        tables = [step.rotary_tables for step in steps if isinstance(step, EnterHeads)]
+        mixers = [step for step in steps if isinstance(step, Attend | Convolve | ApplyDelta)]
+        self._num_layers = 1 + max((step.layer for step in mixers), default=-1)
+        of_tokens = [step.layer for step in steps if isinstance(step, GateTokens)]
+        self._token_layers = 1 + max(of_tokens, default=-1)
+        self._token_width = next(
+            (
+                step.product.weight.num_inputs
+                for gate, step in pairwise(steps)
+                if isinstance(gate, GateTokens) and isinstance(step, Multiply)
+            ),
+            0,
+        )
+        self._states = {step.layer: step.state_sizes for step in steps if isinstance(step, Convolve | ApplyDelta)}
+        self._attends = attends
+        counts = {step.num_streams for step in steps if isinstance(step, PredictStreams | CorrectStreams | AddToOthers)}
+        if len(counts) > 1 or min(counts, default=2) < 2:
+            raise ValueError(f"steps have {sorted(counts)} streams; one number from 2 on is accepted")
+        self._num_others = max(counts, default=1) - 1
+        tables = [step.rotary_tables for step in steps if isinstance(step, EnterHeads | EnterQueries)]
         self._num_positions = min((len(each[0]) for each in tables if each is not None), default=None)
         self._reaches = [(step.key_range, (step.bias.shape[1] + 1) // 2) for step in attends if step.bias is not None]
-        shape = num_heads, num_key_heads, head_dim
         self._array, self._starts, self._widths, self._kept = translate(
-            self._steps, dtype=dtype, width=width, heads=shape
+            self._steps, dtype=dtype, width=width, heads=self.heads
         )
+        self._shapes = {step.layer: self.heads[step.key_range][1:] for step in attends}
+        """K and D of each layer with attention."""
 
     def run(
         self,
@@ -258,32 +283,36 @@ class Decoder:
         queries: Mapping[int, Tensor] | None = None,
         patterns: PatternOutput | None = None,
         taken: Sequence[Taken] = (),
+        of_tokens: Tensor | None = None,
+        others: Tensor | None = None,
         adapted: Sequence[tuple[slice, AdapterChanges]] = (),
     ) -> Tensor:
-        """Run the steps first <= n < end (None: to the last) on x [R, d], in place. Only the stream and the caches are
+        """Run the steps first <= n < end (None: to the last) on x [R, d], in place. Only the streams and the caches are
         kept between two calls.
 
         Returns the rows of OUT if the last of these steps writes them, else x. queries: room for the queries of some
-        layers, [R, H, D] float32. patterns: room for patterns. taken: numbers to copy between these steps. adapted:
-        rows with adapters, and their changes.
+        layers, [R, H, D] float32. patterns: room for patterns. taken: numbers to copy between these steps. of_tokens:
+        the inputs of each layer, [R, layers, P], for steps `GateTokens`. others: the other residual streams,
+        [N - 1, R, d], in place, for steps of N streams. adapted: rows with adapters, and their changes.
         """
         num_rows, end = rows.num_rows, len(self._steps) if end is None else end
         check_tensor("x", x, (self.dtype,), (num_rows, self.width))
         if not 0 <= first <= end <= len(self._steps):
             raise ValueError(f"steps from {first} to {end} are requested; there are {len(self._steps)}")
         self._check_rows(rows, caches)
+        if others is None and self._num_others:
+            raise ValueError(f"others is None; the steps need {self._num_others} other streams")
         memory = caches.memory
         if queries or patterns is not None:
             memory = (CMemory * self._num_layers).from_buffer_copy(memory)
             self._add_room(memory, rows, queries or {}, patterns)
         last = self._steps[end - 1] if end > first else None
         out = torch.empty_like(x) if isinstance(last, NormRows) and last.target == Register.OUT else x
-        key_ranges = self._ranges(rows)
+        key_ranges, items = self._ranges(rows), self._items(rows)
         adapters = self._adapted(adapted, num_rows)
         given = CRows(
             key_ranges=ctypes.addressof(key_ranges),
-            items=rows.items.address,
-            lists=rows.items.lists.ctypes.data,
+            items=ctypes.addressof(items),
             slots=rows.slots.ctypes.data,
             alone=rows.alone.ctypes.data,
             memory=ctypes.addressof(memory),
@@ -292,8 +321,10 @@ class Decoder:
             adapted=ctypes.addressof(adapters),
             num_adapted=len(adapters),
             max_rank=max((changes.max_rank for _, changes in adapted), default=0),
-            num_lists=len(rows.items.lists) - 1,
+            of_tokens=self._tokens(of_tokens, num_rows),
+            others=address_of("others", others, (self.dtype,), (self._num_others, num_rows, self.width)),
             num_spans=len(rows.spans),
+            num_token_layers=0 if of_tokens is None else of_tokens.shape[1],
             num_rows=num_rows,
             width=self.width,
         )
@@ -310,13 +341,14 @@ class Decoder:
         self, memory: Any, rows: DecoderRows, queries: Mapping[int, Tensor], patterns: PatternOutput | None
     ) -> None:
         for n, q in queries.items():
-            if not 0 <= n < self._num_layers:
-                raise ValueError(f"queries has layer {n}; there are {self._num_layers}")
-            check_tensor(f"queries of layer {n}", q, _FLOAT32, (rows.num_rows, self.num_heads, self.head_dim))
+            heads = next((self.heads[step.key_range] for step in self._attends if step.layer == n), None)
+            if heads is None:
+                raise ValueError(f"queries has layer {n}, which has no attention; there are {self._num_layers} layers")
+            check_tensor(f"queries of layer {n}", q, _FLOAT32, (rows.num_rows, heads.num_heads, heads.dim))
             memory[n].queries = q.data_ptr()
         if patterns is not None:
             found = len(patterns.addresses), *patterns.shape
-            wanted = self._num_layers, len(rows.key_ranges[0].tables), self.num_heads
+            wanted = self._num_layers, len(rows.key_ranges[0].tables), self.heads[0].num_heads
             if found != wanted:
                 raise ValueError(f"patterns are for {found} layers, spans and heads; {wanted} are accepted")
             for own, address in zip(memory, patterns.addresses, strict=True):
@@ -384,26 +416,39 @@ class Decoder:
 
     def _ranges(self, rows: DecoderRows) -> Any:
         """Return an array of the key ranges, after one that is read for rotations only."""
-        shape = {"num_heads": self.num_heads, "num_key_heads": self.num_key_heads, "dim": self.head_dim}
-        ranges = (rows.key_ranges[0], *rows.key_ranges)
-        found = (AttentionArguments * len(ranges))(
-            *(AttentionArguments(block_size=each.block_size, **shape, **each.addresses) for each in ranges)
-        )
+        found = (AttentionArguments * (1 + len(self.heads)))()
         found[0].positions = rows.rotary_rows.ctypes.data
+        for n, (each, heads) in enumerate(zip(rows.key_ranges, self.heads, strict=False), 1):
+            shape = {"num_heads": heads.num_heads, "num_key_heads": heads.num_key_heads, "dim": heads.dim}
+            found[n] = AttentionArguments(block_size=each.block_size, **shape, **each.addresses)
         return found
 
+    def _items(self, rows: DecoderRows) -> Any:
+        """Return an array of the items of each key range, after an empty one."""
+        own = (rows.items[heads.num_key_heads] for heads in self.heads)
+        return (CItems * (1 + len(self.heads)))(
+            CItems(), *(CItems(each.address, each.lists.ctypes.data, len(each.lists) - 1) for each in own)
+        )
+
+    def _tokens(self, of_tokens: Tensor | None, num_rows: int) -> int | None:
+        if not self._token_layers:
+            return None
+        if of_tokens is None:
+            raise ValueError("of_tokens is None; the steps need the inputs of each layer")
+        check_tensor("of_tokens", of_tokens, (self.dtype,), (num_rows, of_tokens.shape[1], self._token_width))
+        if of_tokens.shape[1] < self._token_layers:
+            raise ValueError(f"of_tokens has {of_tokens.shape[1]} layers; {self._token_layers} are accepted")
+        return of_tokens.data_ptr()
+
     def _check_rows(self, rows: DecoderRows, caches: LayerCaches) -> None:
-        shape = caches.dtype, caches.num_key_heads, caches.dim, len(caches.memory)
-        if shape != (self.dtype, self.num_key_heads, self.head_dim, self._num_layers):
+        shapes = caches.dtype, caches.shapes, len(caches.memory)
+        if shapes != (self.dtype, self._shapes, self._num_layers):
+            raise ValueError(f"caches are of {shapes}; {self.dtype}, {self._shapes}, {self._num_layers} are accepted")
+        key_heads = {heads.num_key_heads for heads in self.heads}
+        if not key_heads <= rows.items.keys() or len(rows.key_ranges) < len(self.heads):
             raise ValueError(
-                f"caches are of {shape}; {self.dtype}, {self.num_key_heads} key heads of {self.head_dim} dimensions "
-                f"and {self._num_layers} layers are accepted"
-            )
-        num_ranges = 1 + max(self._key_ranges, default=-1)
-        if rows.num_key_heads != self.num_key_heads or len(rows.key_ranges) < num_ranges:
-            raise ValueError(
-                f"rows have {len(rows.key_ranges)} key ranges and items for {rows.num_key_heads} key heads; "
-                f"{num_ranges} and {self.num_key_heads} are accepted"
+                f"rows have {len(rows.key_ranges)} key ranges and items for {[*rows.items]} key heads; "
+                f"{len(self.heads)} and {[*key_heads]} are accepted"
             )
         size, blocks = caches.block_size, max(key_range.num_blocks for key_range in rows.key_ranges)
         if (
@@ -415,11 +460,11 @@ class Decoder:
                 f"caches have {caches.num_blocks} blocks of {size} keys; rows take {blocks} of "
                 f"{rows.key_ranges[0].block_size}, and the slot {rows.end_slot - 1}"
             )
-        if self._inputs != caches.inputs or (self._inputs and rows.end_state > (caches.num_states or 0)):
-            found = f"caches keep {caches.inputs} inputs and channels of {caches.num_states} states"
-            raise ValueError(f"{found}; {self._inputs}, and {rows.end_state} states, are accepted")
-        if self._inputs and not len(rows.spans):
-            raise ValueError("rows have no spans; convolutions need them")
+        if self._states != caches.states or (self._states and rows.end_state > (caches.num_states or 0)):
+            found = f"caches have {caches.num_states} states of {caches.states}"
+            raise ValueError(f"{found}; {rows.end_state} of {self._states} are accepted")
+        if self._states and not len(rows.spans):
+            raise ValueError("rows have no spans; layers without attention need them")
         last = int(rows.rotary_rows.max(initial=-1))
         if self._num_positions is not None and last >= self._num_positions:
             raise ValueError(f"cos and sin are for {self._num_positions} positions; a row has position {last}")

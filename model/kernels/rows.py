@@ -10,9 +10,9 @@ Axes: T rows, d model width, H query heads, K key heads, D head dimension, R rot
 import torch
 from torch import Tensor
 
-from lightwell.model.config import Activation
 from lightwell.model.kernels.checks import (
     ACTIVATIONS,
+    KernelActivation,
     address_of,
     check_activation,
     check_axes,
@@ -58,7 +58,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     return out
 
 
-def activate_times(gate_up: Tensor, activation: Activation) -> Tensor:
+def activate_times(gate_up: Tensor, activation: KernelActivation) -> Tensor:
     """Return activation(gate) * up [T, ff] of gate_up [T, 2 ff], which contains gate, then up. The activation is
     rounded to the dtype before the product.
     """
@@ -71,6 +71,12 @@ def activate_times(gate_up: Tensor, activation: Activation) -> Tensor:
     addresses = gate_up.data_ptr(), out.data_ptr()
     kernels().call(f"activate_times_{kind}", "pplll", *addresses, num_rows, both // 2, ACTIVATIONS[activation])
     return out
+
+
+def drop_small(x: Tensor, deviations: float) -> None:
+    """Replace x [T, width] by relu(x - mean - deviations * standard deviation) of each row, in place."""
+    kind = check_numbers("x", x, 2)
+    kernels().call(f"drop_small_{kind}", "pllf", x.data_ptr(), *x.shape, deviations)
 
 
 def soft_cap(x: Tensor, cap: float) -> None:

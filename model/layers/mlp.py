@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightwell.model.config import Activation, ClampedGate
-from lightwell.model.kernels.rows import activate_times
+from lightwell.model.kernels.rows import activate_times, drop_small
 from lightwell.model.layers.attention_arithmetic import at_least_float32
 from lightwell.model.layers.dense_weight import activate
 from lightwell.model.layers.linear import Linear
@@ -67,18 +67,25 @@ class Mlp:
             return clamped(gate_up, activation, native=self.up.native)
         if self.sparsity:
             gate, up = gate_up.chunk(2, -1)
-            gate_up = torch.cat((without_small(gate, self.sparsity), up), -1)
+            gate_up = torch.cat((without_small(gate, self.sparsity, native=self.up.native), up), -1)
         return gated(gate_up, activation, native=self.up.native, batch_invariant=self.batch_invariant)
 
 
-def without_small(x: Tensor, share: float) -> Tensor:
-    """Return relu(x - mean - deviations * standard deviation) of each row of x [rows, ff] (Gemma 3n).
+def deviations_of(share: float) -> float:
+    """Return the quantile of the normal distribution at `share`."""
+    quantile = torch.tensor(share, dtype=torch.float32)  # float32 for every dtype, as in transformers
+    return float(math.sqrt(2) * torch.erfinv(2 * quantile - 1))
 
-    `deviations` is the quantile of the normal distribution at `share`: this share of normally distributed numbers
-    becomes 0.
+
+def without_small(x: Tensor, share: float, *, native: bool = False) -> Tensor:
+    """Return relu(x - mean - deviations * standard deviation) of each row of x [rows, ff] (Gemma 3n), with
+    `deviations_of(share)`: this share of normally distributed numbers becomes 0. native: by our kernel.
     """
-    quantile = torch.tensor(share, dtype=torch.float32)  # float32 for every dtype of x, as in transformers
-    deviations = float(math.sqrt(2) * torch.erfinv(2 * quantile - 1))
+    deviations = deviations_of(share)
+    if native:
+        x = x.clone(memory_format=torch.contiguous_format)
+        drop_small(x, deviations)
+        return x
     mean = row_means(x)
     deviation = row_means((x - mean) ** 2).sqrt()  # in float64, bits of torch.std depend on the number of rows
     return torch.relu(x - (mean + deviation * torch.tensor(deviations).to(x.device, x.dtype)))

@@ -1,6 +1,6 @@
 """Builder of one stack: takes the weights of each layer, by name, out of a dictionary.
 
-The names are those of model/checkpoint/weight_files.py, without the stack's prefix.
+model/checkpoint/weight_files.py defines the names; here they have no prefix of the stack.
 """
 
 from dataclasses import replace
@@ -94,6 +94,7 @@ class StackBuilder:
         ropes = self._ropes()
         blocks = [self._block(i, rule) for i in range(config.num_layers)]
         final_norm = self._norm("final_norm") if config.final_norm else None
+        joined_norm = final_norm if config.altup is None else None  # of one stream after the last block
         embedding = self.embedding()
         triton_step = None
         if self.kernels.uses_triton(self.tokens.dtype, self.tokens.device):
@@ -106,7 +107,9 @@ class StackBuilder:
             blocks=blocks,
             ropes=ropes,
             final_norm=final_norm,
-            decode_step=DecodeStep.of(blocks, final_norm, ropes) if self.shares is None and not self.is_whole else None,
+            decode_step=DecodeStep.of(blocks, joined_norm, ropes)
+            if self.shares is None and not self.is_whole
+            else None,
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
             triton_step=triton_step,
             stream_ends=self._stream_ends(),
@@ -317,12 +320,14 @@ class StackBuilder:
         convolution = Convolution.of(self._take(f"{name}.conv.weight"), self._take_any(f"{name}.conv.bias"))
         if not isinstance(net, DeltaNetConfig):
             return ShortConvolution(self._linear(f"{name}.conv_in"), convolution, self._linear(f"{name}.conv_out"))
+        wide = at_least_float32(self.tokens.dtype)
         return DeltaNet(
             net,
             self._linear(f"{name}.delta_in"),
             convolution,
-            a_log=self._take(f"{name}.delta_decay.weight"),
-            step_bias=self._take(f"{name}.delta_step.bias"),
+            # in float64, since the last bits of float32 exponentials depend on the machine
+            rates=self._take(f"{name}.delta_decay.weight").double().exp().to(wide),
+            step_bias=self._take(f"{name}.delta_step.bias").to(wide),
             norm=RmsNorm(self._take(f"{name}.delta_norm.weight"), self.config.norm_eps, kernels=self.kernels),
             out=self._linear(f"{name}.delta_out"),
         )

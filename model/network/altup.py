@@ -14,6 +14,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from lightwell.model.kernels.rows import soft_cap
 from lightwell.model.layers.attention_arithmetic import at_least_float32
 from lightwell.model.layers.fixed_shapes import whole_vectors
 from lightwell.model.layers.linear import Linear
@@ -84,7 +85,12 @@ class AltUp:
     def _routed(self, x: Tensor) -> Tensor:
         """Return the router's weights [T, N] for x [T, d]."""
         routed = self.router(self.norm(x) * x.shape[-1] ** -1.0)
-        return whole_vectors(torch.tanh, routed.to(at_least_float32(x.dtype))).to(x.dtype)
+        wide = routed.to(at_least_float32(x.dtype))
+        if not self.router.native:
+            return whole_vectors(torch.tanh, wide).to(x.dtype)
+        wide = wide.clone()
+        soft_cap(wide, 1.0)  # tanh
+        return wide.to(x.dtype)
 
     def laurel(self, x: Tensor, step: BlockInputs) -> Tensor:
         """Return x [T, d] plus the output of the low-rank path."""

@@ -11,7 +11,7 @@ from lightwell.model.kernels.program.steps import NormWeights, Product, Register
 from lightwell.model.layers.dense_weight import DenseWeight
 from lightwell.model.layers.linear import Linear
 from lightwell.model.network.block import Block
-from lightwell.model.network.fused_decoder import Program
+from lightwell.model.network.block_program import Program
 from lightwell.model.network.stack import Stack
 from lightwell.model.network.transformer import Transformer
 

@@ -14,11 +14,12 @@ from torch import Tensor
 from lightwell.model.batch import Batch
 from lightwell.model.config import DeltaNetConfig
 from lightwell.model.hooks.hooks import LayerHooks, hooked
+from lightwell.model.kernels.delta import RowSpan, delta_factors, delta_rule
 from lightwell.model.layers.attention_arithmetic import at_least_float32
-from lightwell.model.layers.dense_weight import activate
 from lightwell.model.layers.fixed_shapes import row_sums, whole_vectors
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.lora import multiply
+from lightwell.model.layers.mlp import gated
 from lightwell.model.layers.norm import RmsNorm
 from lightwell.model.network.convolution import Convolution
 from lightwell.model.network.sublayers import BlockInputs
@@ -73,18 +74,17 @@ class DeltaNet:
         S = decay S,    S = S + k (beta (v - k S)),    z = q S / sqrt(d_key)
 
     Positions run one after another and every product has the same shape, so the bits of a row depend only on its own
-    sequence, not on its division into steps. This costs some passes over S for each position, also in prompts: with 16
-    heads of 128 x 128 some tenths of a millisecond of one core in each layer.
+    sequence, not on its division into steps. This costs two passes over S for each position, also in prompts.
     """
 
     sizes: DeltaNetConfig
     into: Linear
     """The rows of q, k and v, which are convolved, of the gate, of the strengths and of the steps."""
     convolution: Convolution
-    a_log: Tensor
-    """[V]: the logarithm of the rate of decay."""
+    rates: Tensor
+    """[V]: the rates of decay, float32 (float64 in float64)."""
     step_bias: Tensor
-    """[V]"""
+    """[V], float32 (float64 in float64)"""
     norm: RmsNorm
     """Over v."""
     out: Linear
@@ -93,9 +93,9 @@ class DeltaNet:
     def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the addend of the stream, x [T, d] -> [T, d], and write the states."""
         z, gate = self._read(x, step, layer_hooks)
-        normed = self.norm(z.reshape(-1, z.shape[-1])).view(z.shape)
-        gate = gate.reshape(z.shape).to(at_least_float32(z.dtype))
-        y = (normed * activate(gate, "silu", batch_invariant=True)).to(z.dtype)
+        normed, wide = self.norm(z.reshape(-1, z.shape[-1])).view(z.shape), at_least_float32(z.dtype)
+        both = torch.cat((gate, normed.flatten(1)), -1).to(wide)
+        y = gated(both, "silu", native=self.into.native, batch_invariant=True).to(z.dtype).view(z.shape)
         y = hooked(layer_hooks, "delta.hook_out", y)
         return multiply(self.out, y.flatten(1), step.adapted)
 
@@ -118,21 +118,32 @@ class DeltaNet:
         mixed, gate, strengths, steps = torch.split(multiply(self.into, x, step.adapted), parts, -1)
 
         convolved = self.convolution(hooked(layer_hooks, "delta.hook_in", mixed), kept, states).to(x.dtype)
-        convolved = activate(convolved, "silu", batch_invariant=True)
+        both = torch.cat((convolved, torch.ones_like(convolved)), -1)
+        convolved = gated(both, "silu", native=self.into.native, batch_invariant=True)
         keys = sizes.num_key_heads * sizes.key_dim
         q, k, v = torch.split(convolved, [keys, keys, sizes.values_width], -1)
         q = hooked(layer_hooks, "delta.hook_q", q.reshape(len(x), -1, sizes.key_dim))
         k = hooked(layer_hooks, "delta.hook_k", k.reshape(len(x), -1, sizes.key_dim))
         v = hooked(layer_hooks, "delta.hook_v", v.reshape(len(x), -1, sizes.value_dim))
-        beta = hooked(layer_hooks, "delta.hook_beta", whole_vectors(torch.sigmoid, strengths))
-        decay = hooked(layer_hooks, "delta.hook_decay", self._decays(steps, states.memory.dtype))
-        z = self._remember((q, k, v, beta, decay), step.batch, states.memory)
+        beta, decay = self._factors(strengths, steps)
+        beta, decay = hooked(layer_hooks, "delta.hook_beta", beta), hooked(layer_hooks, "delta.hook_decay", decay)
+        remember = self._remember_natively if self.into.native else self._remember
+        z = remember((q, k, v, beta, decay), step.batch, states.memory)
         return hooked(layer_hooks, "delta.hook_z", z.to(x.dtype)), gate
 
-    def _decays(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the decay of each head's matrix, [T, V], from the steps [T, V]."""
-        rates = whole_vectors(torch.exp, self.a_log.to(dtype))
-        return whole_vectors(torch.exp, -rates * whole_vectors(F.softplus, steps.to(dtype) + self.step_bias.to(dtype)))
+    def _factors(self, strengths: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the strengths [T, V] between 0 and 1, and the decay of each head's matrix, [T, V]."""
+        if self.into.native:
+            return delta_factors(strengths.contiguous(), steps.contiguous(), self.rates, self.step_bias)
+        steps = whole_vectors(F.softplus, steps.to(self.rates.dtype) + self.step_bias)
+        return whole_vectors(torch.sigmoid, strengths), whole_vectors(torch.exp, -self.rates * steps)
+
+    @staticmethod
+    def _remember_natively(rows: tuple[Tensor, ...], batch: Batch, memory: Tensor) -> Tensor:
+        """Return the result of `_remember` by our kernel."""
+        q, k, v, beta, decay = (each.contiguous() for each in rows)
+        spans = [each for each in row_spans(batch) if each[1] <= len(v)]
+        return delta_rule(q, k, v, beta, decay, memory, spans)
 
     def _remember(self, rows: tuple[Tensor, ...], batch: Batch, memory: Tensor) -> Tensor:
         """Return z [T, V, v] of queries, keys [T, K, k], values [T, V, v], strengths, decays [T, V]; fill `memory`."""
@@ -155,6 +166,12 @@ class DeltaNet:
                 matrices.addcmul_(k[row][..., None], change[:, None])
             memory[span.states[1]] = matrices
         return out
+
+
+def row_spans(batch: Batch) -> list[RowSpan]:
+    """Return the rows and states of a batch's sequences, for the kernels."""
+    bounds = pairwise(batch.first_rows)
+    return [(*rows, *span.states, span.start == 0) for rows, span in zip(bounds, batch.spans, strict=True)]
 
 
 def _unit(x: Tensor) -> Tensor:

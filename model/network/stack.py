@@ -69,23 +69,26 @@ class Stack:
             return self.encode_step(x, batch)
         program, num_layers, first = self.decode_step, len(self.blocks), 0
         end = 0 if program is None else program.end_of_run(0, batch, hooks, adapted)
-        if program is not None and end == num_layers and outside is None:
-            return program(x[: batch.num_rows_at(0)], batch, caches, hooks, adapted)
+        of_tokens = None if self.per_layer is None else self.per_layer(batch, x)  # [T, L, P]
+        if program is not None and end == num_layers and outside is None and self.stream_ends is None:
+            return program(x[: batch.num_rows_at(0)], batch, caches, hooks, adapted, of_tokens=of_tokens)
         streams = None if self.stream_ends is None else self.stream_ends.start(x)
-        inputs = self._inputs(batch, x, hooks, adapted, streams)
+        inputs = self._inputs(batch, hooks, adapted, of_tokens, streams)
         while first < num_layers:
             x = x[: batch.num_rows_at(first)]
             if len(x) == 0:
                 return x
             end = first if program is None else program.end_of_run(first, batch, hooks, adapted)
+            if streams is not None:
+                streams.keep(len(x))
             if program is not None and end > first:
-                x, first = program(x, batch, caches, hooks, adapted, (first, end)), end
+                others = None if streams is None else streams.others
+                x = program(x, batch, caches, hooks, adapted, (first, end), of_tokens, others)
+                first = end
                 continue
             batch.check()
             block, layer_hooks = self.blocks[first], None if hooks is None else hooks.at(first)
             step = inputs(block, caches[first])
-            if streams is not None:
-                streams.keep(len(x))
             if not batch.needs_output_of(first):
                 block.write_kv(x, step, layer_hooks)
                 return x[:0]
@@ -95,12 +98,16 @@ class Stack:
         return normed(self.final_norm, "ln_final", x, outside)
 
     def _inputs(
-        self, batch: Batch, x: Tensor, hooks: Hooks | None, adapted: AdaptedRows | None, streams: Streams | None
+        self,
+        batch: Batch,
+        hooks: Hooks | None,
+        adapted: AdaptedRows | None,
+        of_tokens: Tensor | None,
+        streams: Streams | None,
     ) -> Callable[[Block, LayerCache], BlockInputs]:
-        """Return a function that returns the other inputs of a block, for the embedded rows x [T, d]."""
+        """Return a function that returns the other inputs of a block."""
         recurrence = self.config.recurrence
         kept = None if recurrence is None else KeptInputs.of(batch, recurrence.kernel_size - 1)
-        of_tokens = None if self.per_layer is None else self.per_layer(batch, x)  # [T, L, P]
         projected: dict[int, tuple[Tensor, Tensor]] | None
         projected = {} if hooks is not None and self.config.num_kv_shared_layers else None
         rows_of_tables = torch.from_numpy(rotary_rows(batch)).to(batch.device)

@@ -17,6 +17,7 @@ from torch import Tensor
 from lightwell.model.batch import Batch, KeyRange
 from lightwell.model.hooks.attention_hooks import Attended, attend_with_hooks, deliver_results, deliver_rows
 from lightwell.model.hooks.hooks import LayerHooks, hooked, normed
+from lightwell.model.kernels.rows import activate_times
 from lightwell.model.kv_cache import LayerCache
 from lightwell.model.layers.attention import Attention, AttentionRule, RotaryTables
 from lightwell.model.layers.experts import Experts
@@ -38,7 +39,7 @@ class Streams:
 
     def keep(self, rows: int) -> None:
         """Keep only the first rows."""
-        self.others = self.others[:, :rows]
+        self.others = self.others[:, :rows].contiguous()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,9 +136,14 @@ class SelfAttention:
         key_range = step.batch.key_range(self.causal, self.window)
         z = self.heads.attend(q, step, key_range, layer_hooks, cross=False)  # [T, H, D]
         if gates is not None:
-            z = z * whole_vectors(torch.sigmoid, hooked(layer_hooks, "attn.hook_gate", gates))
+            z = self._gated(z, hooked(layer_hooks, "attn.hook_gate", gates))
         out = multiply(self.heads.out, z.flatten(1), step.adapted)
         return out if layer_hooks is None else self.heads.deliver_results(z, out, step, layer_hooks)
+
+    def _gated(self, z: Tensor, gates: Tensor) -> Tensor:
+        if not self.qkv.native:
+            return z * whole_vectors(torch.sigmoid, gates)
+        return activate_times(torch.cat((gates.flatten(1), z.flatten(1)), -1), "sigmoid").view(z.shape)
 
     @property
     def linears(self) -> dict[str, Linear]:
@@ -190,6 +196,9 @@ class SelfAttention:
                 layer_hooks(f"attn.hook_{name}", part[: len(q)])
         if self.q_norm is not None:
             q = _normed(self.q_norm, q)
+        if self.qkv.native:
+            none = LayerCache(step.cache.keys[:, :0], step.cache.values[:, :0])
+            return self.heads.attention.write_kv(q, step.rotary_tables, none, step.batch)
         if step.rotary_tables is None:
             return q
         cos, sin = (table[: len(q)] for table in step.rotary_tables)

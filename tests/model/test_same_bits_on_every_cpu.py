@@ -1,5 +1,5 @@
 """Whole answers in float32, and in bfloat16 that is widened, have the same bits on CPUs of every level: hidden states,
-attention and logits of every family but one. Each level is forced, on our kernels and on torch's own alike.
+attention and logits of every family. Each level is forced, on our kernels and on torch's own alike.
 """
 
 import os
@@ -18,10 +18,6 @@ from tests.model.kernels.levels import NOT_COMPILED, at_level
 from tests.support.families import is_chosen
 from tests.support.processes import ROOT
 
-COMPUTED_BY_TORCH = "qwen3_5"
-"""The family that computes exponentials with torch, in delta nets and gates: `/v1/capabilities` does not promise equal
-bits for it.
-"""
 TORCH_LEVELS = {"avx512": "avx512", "avx512_bf16": "avx512"}
 """Torch's own level at each of our levels below the highest; at others it is torch's lowest."""
 
@@ -30,7 +26,7 @@ TORCH_LEVELS = {"avx512": "avx512", "avx512_bf16": "avx512"}
 @pytest.mark.parametrize("which", ["chosen", pytest.param("all", marks=pytest.mark.nightly)])
 def test_whole_answers_have_the_same_bits_at_every_level(which: str, tmp_path: Path) -> None:
     """The chosen families at the lowest and the highest level; all families at all levels."""
-    names = [name for name in tiny.VARIANTS if name != COMPUTED_BY_TORCH and (which == "all" or is_chosen(name))]
+    names = [name for name in tiny.VARIANTS if which == "all" or is_chosen(name)]
     folders = [str(PACKAGED), *(str(tiny.make_variant(name, tmp_path / name)) for name in names)]
     seed, (*lower, highest) = random.randrange(1 << 30), library.levels()
     with at_level(highest):

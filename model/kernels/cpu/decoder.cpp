@@ -35,6 +35,9 @@ struct Places;
 struct Firsts;
 struct Odds;
 struct Found;
+struct DeltaRow;
+struct Factors;
+struct Predicted;
 
 template <class T>
 struct Decoder {
@@ -49,10 +52,16 @@ struct Decoder {
   T* weights;        // [R, num_chosen]: their weights
   long* places;      // [R, num_chosen]: their rows in GIVEN
   long* firsts;      // [experts + 1]: the first row in GIVEN of each
+  T* predicted;      // [streams, R, d]
   long num_threads;
 
-  const AttentionArguments& heads() const { return all.key_ranges[0]; }
-  long qkv_width() const { return (heads().num_heads + 2 * heads().num_key_heads) * heads().dim; }
+  const AttentionArguments& heads(const Step& step) const { return all.key_ranges[step.key_range]; }
+  long queries_width(const Step& step) const { return heads(step).num_heads * heads(step).dim; }
+  // The first of row r's keys and values [2K, D] in WIDE; its queries and, if gated, its gates are before them.
+  T* keys_of(const Step& step, long r) const {
+    const long before = (step.gated ? 2 : 1) * queries_width(step);
+    return row(step.from, r, before + 2 * heads(step).num_key_heads * heads(step).dim) + before;
+  }
   T* row(long which, long r, long width) const { return registers[which] + r * width; }
 
   // use(form) with the form of a product with a weight that is not in int8.
@@ -82,6 +91,8 @@ struct Decoder {
     if (norm.kind == RMS) rms_norm_row(x, weight, norm.width, norm.eps, out);
     else if (norm.kind == RMS_ONCE)
       rms_norm_row(x, static_cast<const float*>(norm.weight), norm.width, norm.eps, out);
+    else if (norm.kind == WEIGHTS)
+      each_number(norm.width, [&]<class N>(long i) { put(out + i, take<N>(x + i) * take<N>(weight + i)); });
     else layer_norm_row(x, weight, static_cast<const T*>(norm.bias), norm.width, norm.eps, out);
   }
   // The same in place for each part of `width` numbers.
@@ -126,26 +137,70 @@ struct Decoder {
     }
   }
 
+  float* queries_of(const Step& step) const {
+    float* kept = all.memory[step.layer].queries;  // of self attention
+    return kept && !step.is_cross ? kept : queries;
+  }
+  Rotation rotation_of(const Step& step, long r) const {
+    const long turned = step.num_rotated, position = all.key_ranges[0].positions[r];
+    return {step.cos + position * turned, step.sin + position * turned, turned};
+  }
+  void enter_queries(const Step& step, T* q, long r) const {
+    const AttentionArguments& a = heads(step);
+    const long width = queries_width(step);
+    norm_parts(step.norm, q, width);
+    rotate_heads(q, a.num_heads, rotation_of(step, r), a.dim, queries_of(step) + r * width);
+  }
+
   // Norms and rotates the heads of row r, and writes keys and values to the cache, except for a single row: attention
   // writes those.
   void enter_row(const Step& step, long r) const {
-    const Heads shape{heads().num_heads, heads().num_key_heads, heads().dim, heads().block_size};
+    const AttentionArguments& a = heads(step);
+    const Heads shape{a.num_heads, a.num_key_heads, a.dim, a.block_size};
     const LayerMemory& memory = all.memory[step.layer];
-    const long width = shape.num_heads * shape.dim, key_width = shape.num_key_heads * shape.dim;
-    T* qkv = row(step.from, r, qkv_width());
-    norm_parts(step.norm, qkv, width);
-    norm_parts(step.k_norm, qkv + width, key_width);
-    norm_parts(step.v_norm, qkv + width + key_width, key_width);
-    const long turned = step.num_rotated, position = heads().positions[r];
-    const Rotation rotation{step.cos + position * turned, step.sin + position * turned, turned};
-    float* q = (memory.queries ? memory.queries : queries) + r * width;
-    if (all.alone[r]) rotate_row(qkv, rotation, shape, q);
+    const long width = queries_width(step), key_width = shape.num_key_heads * shape.dim;
+    T *kv = keys_of(step, r), *q = kv - (step.gated ? 2 : 1) * width;
+    enter_queries(step, q, r);
+    norm_parts(step.k_norm, kv, key_width);
+    norm_parts(step.v_norm, kv + key_width, key_width);
+    const Rotation rotation = rotation_of(step, r);
+    if (all.alone[r]) rotate_heads(kv, shape.num_key_heads, rotation, shape.dim, kv);
     else
-      rotate_and_store_row(qkv, rotation, all.slots[r], shape, q, static_cast<T*>(memory.keys),
+      rotate_and_store_row(kv, rotation, all.slots[r], shape, static_cast<T*>(memory.keys),
                            static_cast<T*>(memory.values));
   }
 
-  // Each product and each sum is rounded: B x, the gate's product and the result before it to T, the others to float32.
+  // The convolution of a span's inputs at row r, with numbers from i on: each product and each sum is rounded to
+  // float32. old: the inputs before the span. input_of(row): the inputs of a row.
+  template <class N, class F>
+  static N convolved(const Step& step, const Span& span, const T* old, F input_of, long r, long i) {
+    const long n = step.num_kept, C = step.channels;
+    N sum = spread<N>(0.0f);
+    for (long tap = 0; tap <= n; ++tap) {
+      const long at = r - span.first - n + tap;  // among the span's rows
+      N input = spread<N>(0.0f);
+      if (at >= 0) input = take<N>(input_of(span.first + at) + i);
+      else if (!span.is_first) input = take<N>(old + (n + at) * C + i);
+      const N product = input * take<N>(step.taps + tap * C + i);
+      sum = tap ? sum + product : product;
+    }
+    return step.bias ? sum + take<N>(step.bias + i) : sum;
+  }
+  // Keeps the last inputs of a span, of `count` channels from `first` on. kept may be old.
+  template <class F>
+  static void keep_inputs(const Step& step, const Span& span, const T* old, T* kept, F input_of, long first,
+                          long count) {
+    const long n = step.num_kept, C = step.channels;
+    for (long j = 0; j < n; ++j) {  // in order
+      const long at = span.end - span.first - n + j;
+      T* to = kept + j * C + first;
+      if (at >= 0) memcpy(to, input_of(span.first + at) + first, count * sizeof(T));
+      else if (span.is_first) memset(to, 0, count * sizeof(T));
+      else memmove(to, old + (n + at) * C + first, count * sizeof(T));
+    }
+  }
+
+  // B x, the gate's product and the result before it are rounded to T.
   void convolve(const Step& step, const Span& span) const {
     const long n = step.num_kept, C = step.channels;
     T* states = static_cast<T*>(all.memory[step.layer].inputs);
@@ -157,50 +212,75 @@ struct Decoder {
       T *x = input_of(r), *to = row(step.to, r, C);
       each_number(C, [&]<class N>(long i) {
         put(x + i, take<N>(before + i) * take<N>(x + i));
-        N sum = spread<N>(0.0f);
-        for (long tap = 0; tap <= n; ++tap) {
-          const long at = r - span.first - n + tap;  // among the span's rows
-          N input = spread<N>(0.0f);
-          if (at >= 0) input = take<N>(input_of(span.first + at) + i);
-          else if (!span.is_first) input = take<N>(old + (n + at) * C + i);
-          const N product = input * take<N>(step.taps + tap * C + i);
-          sum = tap ? sum + product : product;
-        }
-        if (step.bias) sum = sum + take<N>(step.bias + i);
-        put(to + i, take<N>(gate + i) * rounded<T>(sum));
+        put(to + i, take<N>(gate + i) * rounded<T>(convolved<N>(step, span, old, input_of, r, i)));
       });
     }
-    for (long j = 0; j < n; ++j) {  // in order: `kept` may be `old`
-      const long at = span.end - span.first - n + j;
-      if (at >= 0) memcpy(kept + j * C, input_of(span.first + at), C * sizeof(T));
-      else if (span.is_first) memset(kept + j * C, 0, C * sizeof(T));
-      else memmove(kept + j * C, old + (n + at) * C, C * sizeof(T));
-    }
+    keep_inputs(step, span, old, kept, input_of, 0, C);
   }
 
-  void query_row(const Step& step, long r) const {
-    const long width = heads().num_heads * heads().dim;
-    const T* x = row(step.from, r, width);
-    each_number(width, [&]<class N>(long i) { put(queries + r * width + i, take<N>(x + i)); });
+  // Key head h of a span, with the value heads that share it: convolution, delta rule, norm and gate.
+  void apply_delta(const Step& step, const Span& span, long h) const {
+    const DeltaNet& net = *step.delta;
+    const DeltaSizes& sizes = net.sizes;
+    const long n = step.num_kept, C = step.channels, dim = sizes.key_dim, shared = sizes.num_shared();
+    const long values = shared * sizes.value_dim, keys = sizes.num_key_heads * dim, V = sizes.num_value_heads;
+    const long all_values = V * sizes.value_dim, first_value = h * values;
+    const long firsts[] = {h * dim, keys + h * dim, 2 * keys + first_value}, widths[] = {dim, dim, values};
+    T* states = static_cast<T*>(all.memory[step.layer].inputs);
+    const T* old = states + span.read * n * C;
+    T* kept = states + span.write * n * C;
+    const auto input_of = [&](long r) { return row(step.from, r, C + all_values + 2 * V); };
+    SpanMatrices own(all.memory[step.layer].memory, span, sizes, h);
+    T *q = scratch<DeltaRow, T>(2 * dim + values), *k = q + dim, *v = k + dim;
+    float *beta = scratch<Factors, float>(2 * shared), *decay = beta + shared;
+    for (long r = span.first; r < span.end; ++r) {
+      T* parts[] = {q, k, v};
+      for (int part = 0; part < 3; ++part)
+        each_number(widths[part], [&]<class N>(long i) {
+          const N sum = convolved<N>(step, span, old, input_of, r, firsts[part] + i);
+          put(parts[part] + i, activate(rounded<T>(sum), SILU));
+        });
+      const T *gate = input_of(r) + C + first_value, *strengths = input_of(r) + C + all_values + h * shared;
+      each_number(shared, [&]<class N>(long s) {
+        const long at = h * shared + s;
+        put(beta + s, rounded<T>(sigmoid(take<N>(strengths + s))));
+        put(decay + s, decay_of(take<N>(strengths + V + s), take<N>(net.rates + at), take<N>(net.biases + at)));
+      });
+      T* to = row(step.to, r, all_values) + first_value;
+      update_matrices(q, k, v, beta, decay, sizes, own.old, own.matrices, to);
+      own.old = own.matrices;
+      norm_parts(net.norm, to, values);
+      each_number(values, [&]<class N>(long i) {
+        put(to + i, activate(take<N>(gate + i), SILU) * take<N>(to + i));
+      });
+    }
+    for (int part = 0; part < 3; ++part) keep_inputs(step, span, old, kept, input_of, firsts[part], widths[part]);
+  }
+
+  void gate_heads_row(const Step& step, long r) const {
+    const long width = queries_width(step);
+    T* x = row(MIXED, r, width);
+    activate_times_row(keys_of(step, r) - width, x, width, SIGMOID, x);
+    make_ready(step.next, x, r);
   }
 
   void attend(const Step& step, const AttentionItem& item) const {
     const LayerMemory& memory = all.memory[step.layer];
-    AttentionArguments a = all.key_ranges[step.key_range];
-    a.queries = memory.queries && !step.is_cross ? memory.queries : queries;
+    AttentionArguments a = heads(step);
+    a.queries = queries_of(step);
     a.keys = memory.keys, a.values = memory.values, a.out = registers[step.to];
     a.scale = step.score_scale, a.softcap = step.softcap;
     a.bias = step.bias, a.bias_width = step.bias_width, a.sinks = step.sinks;
     a.pattern_output = step.is_cross ? nullptr : memory.patterns;
-    const T* keys = row(step.from, item.first_row, qkv_width()) + a.num_heads * a.dim;
-    attend_item<T>(a, item, all.alone[item.first_row] && !step.is_cross ? keys : nullptr);
+    const bool is_alone = all.alone[item.first_row] && step.has_keys;
+    attend_item<T>(a, item, is_alone ? keys_of(step, item.first_row) : nullptr);
   }
 
   // The items of a piece of ATTEND.
-  Share items_of(long piece) const {
-    for (const int64_t* list = all.lists;; ++list) {
+  Share items_of(const Items& items, long piece) const {
+    for (const int64_t* list = items.lists;; ++list) {
       const long count = list[1] - list[0], pieces = num_pieces_of(count, num_threads);
-      if (piece >= pieces && list + 1 < all.lists + all.num_lists) {
+      if (piece >= pieces && list + 1 < items.lists + items.num_lists) {
         piece -= pieces;
         continue;
       }
@@ -358,8 +438,8 @@ struct Decoder {
 
   void gate_row(const Step& step, long r) const {
     const long width = step.next->product.num_inputs;
-    const T *gate = row(step.from, r, 2 * width), *up = gate + width;
-    T* to = row(step.to, r, width);
+    T *gate = row(step.from, r, 2 * width), *up = gate + width, *to = row(step.to, r, width);
+    if (step.deviations > -INFINITY) drop_small_row(gate, width, step.deviations);
     if (step.limit > 0) {
       const float limit = step.limit, alpha = step.alpha;
       each_number(width, [&]<class N>(long i) {
@@ -372,6 +452,13 @@ struct Decoder {
     } else {
       activate_times_row(gate, up, width, step.activation, to);
     }
+    make_ready(step.next, to, r);
+  }
+  void gate_tokens_row(const Step& step, long r) const {
+    const long width = step.next->product.num_inputs;
+    const T* tokens = static_cast<const T*>(all.of_tokens) + (r * all.num_token_layers + step.layer) * width;
+    T* to = row(step.to, r, width);
+    activate_times_row(row(step.from, r, width), tokens, width, step.activation, to);
     make_ready(step.next, to, r);
   }
   // NaN stays NaN.
@@ -400,8 +487,9 @@ struct Decoder {
       sum = c ? sum + found[c] : found[c];
     }
     for (long c = 0; c < C; ++c) {  // by number
-      const float weight = step.normalized ? found[c] / sum : found[c];
       const int32_t expert = experts[c];
+      const float own_weight = step.normalized ? found[c] / sum : found[c];
+      const float weight = step.expert_scales ? own_weight * step.expert_scales[expert] : own_weight;
       long at = c;
       for (; at > 0 && experts[at - 1] > expert; --at) experts[at] = experts[at - 1], own[at] = own[at - 1];
       experts[at] = expert;
@@ -443,6 +531,47 @@ struct Decoder {
     each_number(all.width, [&]<class N>(long i) { put(to + i, take<N>(to + i) * widen(factor)); });
   }
 
+  T* stream(long which, long r) const {
+    return which ? static_cast<T*>(all.others) + ((which - 1) * all.num_rows + r) * all.width
+                 : row(STREAM, r, all.width);
+  }
+  T* prediction(long which, long r) const { return predicted + (which * all.num_rows + r) * all.width; }
+
+  // Each product and each sum is rounded.
+  void predict_row(const Step& step, long r) const {
+    const long d = all.width, count = step.num_streams;
+    const T* weights = row(WIDE, r, count * count);
+    for (long to = 0; to < count; ++to)
+      each_number(d, [&]<class N>(long i) {
+        N sum = spread<N>(0.0f);
+        for (long from = 0; from < count; ++from) {
+          const N product = rounded<T>(take<N>(stream(from, r) + i) * widen(weights[to * count + from]));
+          sum = from ? rounded<T>(sum + product) : product;
+        }
+        put(prediction(to, r) + i, sum + take<N>(stream(to, r) + i));
+      });
+    memcpy(row(STREAM, r, d), prediction(0, r), d * sizeof(T));
+  }
+  void merge_row(long r) const {
+    const long d = all.width;
+    const T *added = row(NORMED, r, d), *aside = row(ASIDE, r, d);
+    T* x = row(STREAM, r, d);
+    each_number(d, [&]<class N>(long i) {
+      const N sum = rounded<T>(rounded<T>(take<N>(x + i) + take<N>(added + i)) + take<N>(aside + i));
+      put(x + i, sum / 1.4142135623730951f);
+    });
+  }
+  void correct_row(const Step& step, long r) const {
+    const T *weights = row(WIDE, r, step.num_streams), *x = row(STREAM, r, all.width);
+    for (long to = step.num_streams - 1; to >= 0; --to) {  // the first stream is read until the end
+      const float weight = rounded<T>(widen(weights[to]) + 1.0f);
+      each_number(all.width, [&]<class N>(long i) {
+        const N novel = rounded<T>(take<N>(x + i) - take<N>(prediction(0, r) + i));
+        put(stream(to, r) + i, rounded<T>(novel * weight) + take<N>(prediction(to, r) + i));
+      });
+    }
+  }
+
   static bool is_of_pairs(const Step& step) {
     return step.op == GIVE || ((step.op == GATE || step.op == READY) && step.from >= GIVEN);
   }
@@ -451,12 +580,15 @@ struct Decoder {
     if (step.op == MULTIPLY) return row_parts_of(p) * num_pieces_of(blocks_of(p), num_threads);
     if (step.op == EXPERTS) return num_pieces_of(blocks_of(p), num_threads);
     if (step.op == ATTEND) {
+      const Items& items = all.items[step.key_range];
       long pieces = 0;
-      for (long n = 0; n < all.num_lists; ++n) pieces += num_pieces_of(all.lists[n + 1] - all.lists[n], num_threads);
+      for (long n = 0; n < items.num_lists; ++n)
+        pieces += num_pieces_of(items.lists[n + 1] - items.lists[n], num_threads);
       return pieces;
     }
     if (step.op == TAKE) return step.num_taken * num_threads;
     if (step.op == CONVOLVE) return num_pieces_of(all.num_spans, num_threads);
+    if (step.op == APPLY_DELTA) return num_pieces_of(all.num_spans * step.delta->sizes.num_key_heads, num_threads);
     if (step.op == SORT) return 1;
     if (is_of_pairs(step)) return num_pieces_of(all.num_rows * num_chosen, num_threads);
     if (step.op == READY && takes_rows(step.next->product) && all.num_adapted == 0) return 0;
@@ -490,25 +622,45 @@ struct Decoder {
         for (long i = spans.begin; i < spans.end; ++i) convolve(step, all.spans[i]);
         return;
       }
-      case QUERY: return each_row([&](long r) { query_row(step, r); });
+      case APPLY_DELTA: {
+        const long heads = step.delta->sizes.num_key_heads;
+        const Share items = piece_of(all.num_spans * heads, num_threads, piece);
+        for (long i = items.begin; i < items.end; ++i) apply_delta(step, all.spans[i / heads], i % heads);
+        return;
+      }
+      case GATE_HEADS: return each_row([&](long r) { gate_heads_row(step, r); });
+      case QUERY: return each_row([&](long r) { enter_queries(step, row(step.from, r, queries_width(step)), r); });
       case ATTEND: {
-        const Share items = items_of(piece);
-        for (long i = items.begin; i < items.end; ++i) attend(step, all.items[i]);
+        const Share items = items_of(all.items[step.key_range], piece);
+        for (long i = items.begin; i < items.end; ++i) attend(step, all.items[step.key_range].items[i]);
         return;
       }
       case READY: return each_row([&](long r) {
         make_ready(step.next, row(step.from, r, step.next->product.num_inputs), r);
       });
+      case GATE_TOKENS: return each_row([&](long r) { gate_tokens_row(step, r); });
       case GATE: return each_row([&](long r) { gate_row(step, r); });
       case ADD: return each_row([&](long r) {
         scale_by(row(NORMED, r, d), step.scale, d);
         add_to(row(STREAM, r, d), row(NORMED, r, d), d);
       });
       case JOIN: return each_row([&](long r) {
-        add_to(row(NORMED, r, d), row(ASIDE, r, d), d);
-        add_to(row(STREAM, r, d), row(NORMED, r, d), d);
+        T *normed = row(NORMED, r, d), *aside = row(ASIDE, r, d);
+        add_to(row(step.to, r, d), step.to == NORMED ? aside : normed, d);
+        if (step.adds) add_to(row(STREAM, r, d), row(NORMED, r, d), d);
       });
-      case SCALE: return each_row([&](long r) { scale_by(row(STREAM, r, d), step.scale, d); });
+      case SCALE: return each_row([&](long r) { scale_by(row(step.from, r, d), step.scale, d); });
+      case TANH: return each_row([&](long r) {
+        const T* x = row(step.from, r, step.channels);
+        T* to = row(step.to, r, step.channels);
+        each_number(step.channels, [&]<class N>(long i) { put(to + i, tanh(take<N>(x + i))); });
+      });
+      case PREDICT: return each_row([&](long r) { predict_row(step, r); });
+      case MERGE: return each_row([&](long r) { merge_row(r); });
+      case CORRECT: return each_row([&](long r) { correct_row(step, r); });
+      case ADD_OTHERS: return each_row([&](long r) {
+        for (long n = 1; n < step.num_streams; ++n) add_to(stream(n, r), row(NORMED, r, d), d);
+      });
       case ROUTE: return each_row([&](long r) { route_row(step, r); });
       case SORT: return sort_pairs(step);
       case GIVE: return each_row([&](long pair) {
@@ -529,6 +681,7 @@ void run_decoder(const Step* steps, long num_steps, const Rows& rows, T* stream)
   const long R = rows.num_rows;
   if (R == 0) return;
   long inputs = rows.width, outputs = rows.width, expert_inputs = 0, expert_outputs = 0, experts = 0, chosen = 0;
+  long heads = 0, streams = 0;
   for (const Step* step = steps; step < steps + num_steps; ++step) {
     const bool is_of_experts = step->op == EXPERTS;
     if (step->op == MULTIPLY || is_of_experts) {
@@ -537,6 +690,9 @@ void run_decoder(const Step* steps, long num_steps, const Rows& rows, T* stream)
       most_inputs = larger_of(most_inputs, step->product.num_inputs);
       most_outputs = larger_of(most_outputs, step->product.num_outputs);
     }
+    const AttentionArguments& range = rows.key_ranges[step->key_range];
+    heads = larger_of(heads, range.num_heads * range.dim);
+    streams = larger_of(streams, step->num_streams);
     experts = larger_of(experts, step->num_experts);
     chosen = larger_of(chosen, step->num_chosen);
   }
@@ -550,13 +706,14 @@ void run_decoder(const Step* steps, long num_steps, const Rows& rows, T* stream)
                             scratch<Mixed, T>(R * inputs), scratch<Aside, T>(R * rows.width), static_cast<T*>(rows.out),
                             scratch<Given, T>(P * rows.width), scratch<GivenWide, T>(P * expert_outputs),
                             scratch<GivenMixed, T>(P * expert_inputs)},
-                           scratch<Queries, float>(R * rows.key_ranges[0].num_heads * rows.key_ranges[0].dim),
+                           scratch<Queries, float>(R * heads),
                            // An expert's rows begin anywhere, and its product may read a whole tile of them.
                            scratch<Ready, char>(larger_of(ready_bytes(R, inputs),
                                                           ready_bytes(P ? P + LANES : 0, expert_inputs))),
                            scratch<Scales, float>(larger_of(R, P)), scratch<InRank, T>(R * rows.max_rank), chosen,
                            scratch<Chosen, int32_t>(P), scratch<Weights, T>(P), scratch<Places, long>(P),
-                           scratch<Firsts, long>(experts + 1), lightwell_num_threads()};
+                           scratch<Firsts, long>(experts + 1),
+                           scratch<Predicted, T>(streams * R * rows.width), lightwell_num_threads()};
   run_in_order(num_steps, [&](long n) { return decoder.num_pieces(steps[n]); },
                [&](long n, long piece) { decoder.fetch(steps[n], piece); },
                [&](long n, long piece) { decoder.run(steps[n], piece); });

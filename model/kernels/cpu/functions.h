@@ -75,7 +75,15 @@ ALWAYS_INLINE X erf(X x) {
   return x * p / q;
 }
 
-enum Activation : long { NONE, SILU, GELU, GELU_TANH, RELU };
+// log(1 + e**x), within some ulp: the larger of x and 0, plus log(1 + e**-|x|) = 2 artanh(e / (2 + e)) by its series.
+template <class X>
+ALWAYS_INLINE X softplus(X x) {
+  const X e = exp(0.0f - magnitude(x)), s = e / (e + 2.0f), z = s * s;
+  const X p = polynomial(z, {1 / 17.0f, 1 / 15.0f, 1 / 13.0f, 1 / 11.0f, 1 / 9.0f, 1 / 7.0f, 1 / 5.0f, 1 / 3.0f, 1});
+  return fma(s * 2.0f, p, where_greater(x, spread<X>(0.0f), x, spread<X>(0.0f)));
+}
+
+enum Activation : long { NONE, SILU, GELU, GELU_TANH, RELU, SIGMOID };
 
 template <class X>
 ALWAYS_INLINE X activate(X y, long activation) {
@@ -87,6 +95,7 @@ ALWAYS_INLINE X activate(X y, long activation) {
       return y * sigmoid(cubic * 1.5957691216057308f);
     }
     case RELU: return where_greater(spread<X>(0.0f), y, spread<X>(0.0f), y);
+    case SIGMOID: return sigmoid(y);
     default: return y;
   }
 }

@@ -42,7 +42,8 @@ void rotate_and_store(const X* qkv, const float* cos, const float* sin, long num
   each_row(num_rows, 32, [&](long row) {
     const Rotation rotation{cos + row * num_rotated, sin + row * num_rotated, num_rotated};
     float* queries = q + row * heads.num_heads * heads.dim;
-    rotate_and_store_row(qkv + row * stride, rotation, slots[row], heads, queries, keys, values);
+    rotate_heads(qkv + row * stride, heads.num_heads, rotation, heads.dim, queries);
+    rotate_and_store_row(qkv + row * stride + heads.num_heads * heads.dim, rotation, slots[row], heads, keys, values);
   });
 }
 
@@ -81,6 +82,14 @@ EXPORT(void, activate_times_f32)(const float* gate_up, float* out, long num_rows
 EXPORT(void, activate_times_bf16)(const LEVEL::bfloat16* gate_up, LEVEL::bfloat16* out, long num_rows, long width,
                                   long activation) {
   LEVEL::activate_times(gate_up, out, num_rows, width, activation);
+}
+
+// x = relu(x - mean - deviations * standard deviation) of each row, in place: x [num_rows, width]
+EXPORT(void, drop_small_f32)(float* x, long num_rows, long width, float deviations) {
+  LEVEL::each_row(num_rows, 16, [&](long row) { LEVEL::drop_small_row(x + row * width, width, deviations); });
+}
+EXPORT(void, drop_small_bf16)(LEVEL::bfloat16* x, long num_rows, long width, float deviations) {
+  LEVEL::each_row(num_rows, 16, [&](long row) { LEVEL::drop_small_row(x + row * width, width, deviations); });
 }
 
 // x = cap * tanh(x / cap), in place. x [num_rows, width]

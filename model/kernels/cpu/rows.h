@@ -82,6 +82,19 @@ ALWAYS_INLINE void silu_times_row(const X* gate, const X* up, long width, X* out
   activate_times_row(gate, up, width, SILU, out);
 }
 
+// x = relu(x - mean - deviations * standard deviation), in place: x [width].
+template <class X>
+ALWAYS_INLINE void drop_small_row(X* x, long width, float deviations) {
+  const float sum = sum_over_row(width, [&]<class N>(long i, const N& sum) { return sum + take<N>(x + i); });
+  const float mean = sum / float(width);
+  const float squares = sum_over_row(width, [&]<class N>(long i, const N& sum) {
+    const N centred = take<N>(x + i) - mean;
+    return fma(centred, centred, sum);
+  });
+  const float least = mean + __builtin_sqrtf(squares / float(width)) * deviations;
+  each_number(width, [&]<class N>(long i) { put(x + i, activate(take<N>(x + i) - least, RELU)); });
+}
+
 // A row of cos and sin, [num_rotated] each, sin with the sign of the first half flipped: the first num_rotated
 // dimensions of a head rotation, an even number, possibly none.
 struct Rotation {
@@ -113,35 +126,24 @@ struct Heads {
   long block_size;     // B, rows to a block
 };
 
-// Rotates the queries of qkv [H + 2K, D] (query heads, key heads, value heads) into q [H, D].
-template <class X>
-ALWAYS_INLINE void rotate_queries(const X* qkv, const Rotation& rotation, const Heads& heads, float* q) {
-  for (long h = 0; h < heads.num_heads; ++h) {
-    float* out = q + h * heads.dim;
-    rotate_head(qkv + h * heads.dim, heads.dim, rotation, [&](long d, const auto& numbers) { put(out + d, numbers); });
+// Rotates `count` heads of x [count, D] into y [count, D], which may be the same memory.
+template <class X, class Y>
+ALWAYS_INLINE void rotate_heads(const X* x, long count, const Rotation& rotation, long dim, Y* y) {
+  for (long h = 0; h < count; ++h) {
+    Y* out = y + h * dim;
+    rotate_head(x + h * dim, dim, rotation, [&](long d, const auto& numbers) { put(out + d, numbers); });
   }
 }
 
-// Rotates the queries of qkv into q, and its keys in their place.
+// Rotates the keys of kv [2K, D] (key heads, value heads) into place `slot` of keys [block, K, D, B], and copies its
+// values to that of values [block, K, B, D]. slot: block * B + the place in the block.
 template <class X>
-ALWAYS_INLINE void rotate_row(X* qkv, const Rotation& rotation, const Heads& heads, float* q) {
-  rotate_queries(qkv, rotation, heads, q);
-  for (long h = heads.num_heads; h < heads.num_heads + heads.num_key_heads; ++h) {
-    X* key = qkv + h * heads.dim;
-    rotate_head(key, heads.dim, rotation, [&](long d, const auto& numbers) { put(key + d, numbers); });
-  }
-}
-
-// Rotates the queries of qkv into q, its keys into place `slot` of keys [block, K, D, B], and copies its values to that
-// of values [block, K, B, D]. slot: block * B + the place in the block.
-template <class X>
-ALWAYS_INLINE void rotate_and_store_row(const X* qkv, const Rotation& rotation, long slot, const Heads& heads, float* q,
-                                        X* keys, X* values) {
+ALWAYS_INLINE void rotate_and_store_row(const X* kv, const Rotation& rotation, long slot, const Heads& heads, X* keys,
+                                        X* values) {
   const long dim = heads.dim, size = heads.block_size, block = slot / size, place = slot % size;
-  rotate_queries(qkv, rotation, heads, q);
   for (long h = 0; h < heads.num_key_heads; ++h) {
     const long at = (block * heads.num_key_heads + h) * dim * size;  // of the head in both caches
-    const X* key = qkv + (heads.num_heads + h) * dim;
+    const X* key = kv + h * dim;
     X* column = keys + at + place;
     rotate_head(key, dim, rotation, [&]<class N>(long d, const N& numbers) {
       X stored[LANES];

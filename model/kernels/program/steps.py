@@ -6,6 +6,7 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -30,6 +31,14 @@ class Register(IntEnum):
     """[pairs, d]: from here on a row for each row and expert that is chosen for it, sorted by expert."""
     GIVEN_WIDE = 7
     GIVEN_MIXED = 8
+
+
+class Heads(NamedTuple):
+    """The heads of an attention: H, K and D."""
+
+    num_heads: int
+    num_key_heads: int
+    dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,36 +85,58 @@ class Multiply:
 
 @dataclass(frozen=True, slots=True)
 class EnterHeads:
-    """Normalise and rotate the heads of WIDE: query heads, key heads, value heads; keys and values go to the cache."""
+    """Normalise and rotate the heads of WIDE: query heads, gates if `gated`, key heads, value heads; keys and values go
+    to the cache. `Attend` describes `key_range`.
+    """
 
     layer: int
+    key_range: int
     q_norm: NormWeights | None = None
     """The norm of each query head, with weight [D], or of all query heads together, [H D]."""
     k_norm: NormWeights | None = None
     v_norm: NormWeights | None = None
     rotary_tables: tuple[Tensor, Tensor] | None = None
     """cos and sin [positions, rotated] float32, as in `rows.rotate_and_store`; None rotates nothing."""
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EnterQueries:
-    """Take WIDE [R, H D] as the queries of cross attention."""
+    """Normalise and rotate the heads of WIDE, query heads only: of cross attention, or with keys that another layer
+    wrote to the same cache. `EnterHeads` and `Attend` describe the fields.
+    """
+
+    layer: int
+    key_range: int
+    q_norm: NormWeights | None = None
+    rotary_tables: tuple[Tensor, Tensor] | None = None
+    is_cross: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """MIXED = the heads' mixed values, after `EnterHeads`, or `EnterQueries` if `is_cross`. `AttentionRule` describes
-    the other fields.
+    """MIXED = the heads' mixed values, after `EnterHeads`, or after `EnterQueries` without `has_keys`. `AttentionRule`
+    describes the other fields.
     """
 
     layer: int
+    key_range: int
+    """The index of the layer's key range, with its heads, in the program's `heads`."""
     scale: float
     softcap: float | None = None
     bias: Tensor | None = None
     sinks: Tensor | None = None
-    key_range: int = 0
-    """The index of the layer's key range among the step's `key_ranges`."""
     is_cross: bool = False
+    has_keys: bool = True
+    gated: bool = False
+    """Whether WIDE has gates, as in `EnterHeads`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateHeads:
+    """MIXED *= the sigmoids of WIDE's gates, after an `Attend` that is gated."""
+
+    key_range: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +149,36 @@ class Convolve:
     bias: Tensor | None = None
     """[channels] float32."""
 
+    @property
+    def state_sizes(self) -> tuple[int, ...]:
+        """Return the number of kept inputs, and the channels."""
+        return len(self.taps) - 1, self.taps.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyDelta:
+    """MIXED = the values of a gated delta net [V v], where WIDE holds the inputs of the convolution (queries, keys and
+    values), gates [V v], strengths [V] and steps of decay [V]. V, K: value and key heads; k, v: their widths.
+    """
+
+    layer: int
+    sizes: tuple[int, int, int, int]
+    """K, V, k and v."""
+    taps: Tensor
+    """As in `Convolve`, of 2 K k + V v channels; a SiLU follows the convolution."""
+    bias: Tensor | None
+    rates: Tensor
+    """[V] float32: a decay is exp(-rate * softplus(step + bias))."""
+    decay_biases: Tensor
+    """[V] float32."""
+    norm: NormWeights
+    """Of each value head, [v]."""
+
+    @property
+    def state_sizes(self) -> tuple[int, ...]:
+        """Return the number of kept inputs, the channels, and the shape of the matrices."""
+        return len(self.taps) - 1, self.taps.shape[1], *self.sizes[1:]
+
 
 @dataclass(frozen=True, slots=True)
 class GateRows:
@@ -129,6 +190,16 @@ class GateRows:
     clamps: ClampedGate | None = None
     """The gate in place of activation(gate) * up, or None."""
     of_experts: bool = False
+    deviations: float | None = None
+    """Numbers of the gate become relu(gate - mean - deviations * standard deviation) first, except for None."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateTokens:
+    """MIXED = activation(WIDE) * the row's inputs of the layer. A product of the result follows."""
+
+    layer: int
+    activation: Activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +211,59 @@ class AddRows:
 
 @dataclass(frozen=True, slots=True)
 class JoinRows:
-    """NORMED += ASIDE, and STREAM += NORMED."""
+    """target = NORMED + ASIDE, one of them, and STREAM += NORMED if it `adds`."""
+
+    adds: bool = True
+    target: Register = Register.NORMED
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleRows:
-    """STREAM *= scale."""
+    """target *= scale, with rows [R, d]."""
 
     scale: float
+    target: Register = Register.STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class WeighRows:
+    """NORMED = STREAM * weight."""
+
+    weight: Tensor
+    """[d], of the stream's dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tanh:
+    """MIXED = tanh(WIDE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictStreams:
+    """Predict each residual stream as the sum of all, times their weights in WIDE [N N], plus itself. STREAM = the
+    first prediction. See model/network/altup.py.
+    """
+
+    num_streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRows:
+    """STREAM = (STREAM + NORMED + ASIDE) / sqrt(2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectStreams:
+    """Each residual stream = its prediction + (STREAM - the first prediction) * (1 + its weight in WIDE [N])."""
+
+    num_streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddToOthers:
+    """All residual streams except the first one += NORMED."""
+
+    num_streams: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +276,8 @@ class ChooseExperts:
     num_chosen: int
     normalized: bool
     """True if the weights of a row's experts are divided by their sum."""
+    scales: Tensor | None = None
+    """Factors of the experts' outputs [num_experts], float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,5 +304,7 @@ class GateAside:
 
 
 _Experts = ChooseExperts | MultiplyExperts | CombineExperts | GateAside
-_Attention = EnterHeads | EnterQueries | Attend
-Step = NormRows | Multiply | _Attention | Convolve | GateRows | AddRows | JoinRows | ScaleRows | _Experts
+_Mixer = EnterHeads | EnterQueries | Attend | GateHeads | Convolve | ApplyDelta
+_Sums = AddRows | JoinRows | ScaleRows | WeighRows | MergeRows
+_Streams = Tanh | PredictStreams | CorrectStreams | AddToOthers
+Step = NormRows | Multiply | _Mixer | GateRows | GateTokens | _Sums | _Streams | _Experts

@@ -4,38 +4,51 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension.
 """
 
 import ctypes
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from lightwell.model.kernels.checks import ACTIVATIONS, address_of, check_activation, check_tensor
+from lightwell.model.kernels.delta import CDeltaSizes
 from lightwell.model.kernels.library import fields
 from lightwell.model.kernels.program.steps import (
     AddRows,
+    AddToOthers,
+    ApplyDelta,
     Attend,
     ChooseExperts,
     CombineExperts,
     Convolve,
+    CorrectStreams,
     EnterHeads,
     EnterQueries,
     GateAside,
+    GateHeads,
     GateRows,
+    GateTokens,
+    Heads,
     JoinRows,
+    MergeRows,
     Multiply,
     MultiplyExperts,
     NormRows,
     NormWeights,
+    PredictStreams,
     Product,
     Register,
     ScaleRows,
     Step,
+    Tanh,
+    WeighRows,
 )
 
 _FLOAT32 = (torch.float32,)
-_RMS, _RMS_ONCE, _LAYER = range(3)
+_RMS, _RMS_ONCE, _LAYER, _WEIGHTS = range(4)
 _NORM, _MULTIPLY, _ENTER, _ATTEND, _READY, _GATE, _ADD, _JOIN, _SCALE = range(9)
-_ROUTE, _SORT, _GIVE, _EXPERTS, _COMBINE, _GATE_ASIDE, _QUERY, _CONVOLVE, TAKE = range(9, 18)
+_ROUTE, _SORT, _GIVE, _EXPERTS, _COMBINE, _GATE_ASIDE, _QUERY, _CONVOLVE = range(9, 17)
+_GATE_HEADS, _APPLY_DELTA, _GATE_TOKENS, _TANH, _PREDICT, _MERGE, _CORRECT, _ADD_OTHERS, TAKE = range(17, 26)
 """`Op` of decoder.h."""
 
 
@@ -51,6 +64,12 @@ class CNorm(ctypes.Structure):
     _fields_ = (*fields("p", "weight", "bias"), *fields("l", "kind", "width"), *fields("f", "eps"))
 
 
+class CDeltaNet(ctypes.Structure):
+    """`DeltaNet` of decoder.h."""
+
+    _fields_ = (("sizes", CDeltaSizes), *fields("p", "rates", "biases"), ("norm", CNorm))
+
+
 class CStep(ctypes.Structure):
     """`Step` of decoder.h."""
 
@@ -60,13 +79,15 @@ class CStep(ctypes.Structure):
         ("product", CProduct),
         *fields("p", "experts"),
         *fields("l", "number", "adds", "activation", "num_experts", "num_chosen", "normalized"),
-        *fields("f", "limit", "alpha"),
+        *fields("p", "expert_scales"),
+        *fields("l", "num_streams"),
+        *fields("f", "deviations", "limit", "alpha"),
         *((name, CNorm) for name in ("norm", "k_norm", "v_norm")),
         *fields("p", "cos", "sin"),
         *fields("l", "num_rotated"),
         *fields("p", "bias", "sinks"),
-        *fields("l", "bias_width", "key_range", "is_cross"),
-        *fields("p", "taps"),
+        *fields("l", "bias_width", "key_range", "is_cross", "has_keys", "gated"),
+        *fields("p", "delta", "taps"),
         *fields("l", "num_kept", "channels"),
         *fields("f", "score_scale", "softcap", "scale"),
         *fields("p", "taken"),
@@ -75,15 +96,15 @@ class CStep(ctypes.Structure):
 
 
 def translate(
-    steps: Sequence[Step], *, dtype: torch.dtype, width: int, heads: tuple[int, int, int]
+    steps: Sequence[Step], *, dtype: torch.dtype, width: int, heads: Sequence[Heads]
 ) -> tuple["ctypes.Array[CStep]", list[int], list[dict[Register, int]], object]:
     """Return the translated steps; before each step and at the end the number of translated steps and the numbers in a
     row of each register; and an object that must be kept as long as the steps.
 
-    width: d. heads: H, K, D. The step before a product makes its rows ready: the one that writes them, or one that does
-    nothing else. Raises ValueError for steps that do not fit.
+    width: d. heads: of each key range. The step before a product makes its rows ready: the one that writes them, or one
+    that does nothing else. Raises ValueError for steps that do not fit.
     """
-    translation = _Translation(dtype, width, *heads)
+    translation = _Translation(dtype, width, heads)
     found, starts, number = list[CStep](), list[int](), 0
     widths = [{**translation.widths}]
     for step, before in zip(steps, [None, *steps], strict=False):
@@ -98,8 +119,8 @@ def translate(
     for n, each in enumerate(found[1:], 1):
         if each.op in (_MULTIPLY, _EXPERTS):
             array[n - 1].next = ctypes.addressof(array) + n * ctypes.sizeof(CStep)
-    if any(each.op == _GATE and each.next is None for each in array):
-        raise ValueError("GateRows has no product after it; one of its rows is accepted")
+    if any(each.op in (_GATE, _GATE_TOKENS) and each.next is None for each in array):
+        raise ValueError("a gate has no product after it; one of its rows is accepted")
     return array, [*starts, len(found)], widths, translation.kept
 
 
@@ -126,12 +147,16 @@ def _writes_rows(step: Step | None, register: Register) -> bool:
     of the stream may be in another call.
     """
     match step:
-        case GateRows(_, _, of_experts):
+        case GateRows(of_experts=of_experts):
             return register == (Register.GIVEN_MIXED if of_experts else Register.MIXED)
         case ChooseExperts():
             return register == Register.GIVEN
         case NormRows():
             return step.target == register != Register.STREAM
+        case WeighRows():
+            return register == Register.NORMED
+        case GateHeads() | GateTokens():
+            return register == Register.MIXED
     return False
 
 
@@ -141,9 +166,7 @@ class _Translation:
 
     dtype: torch.dtype
     width: int
-    num_heads: int
-    num_key_heads: int
-    head_dim: int
+    heads: Sequence[Heads]
     widths: dict[Register, int] = field(init=False)
     """Numbers in a row of each register."""
     num_experts: int = 0
@@ -155,9 +178,15 @@ class _Translation:
     def __post_init__(self) -> None:
         self.widths = {Register.STREAM: self.width}
 
-    @property
-    def _qkv_width(self) -> int:
-        return (self.num_heads + 2 * self.num_key_heads) * self.head_dim
+    def _heads(self, step: EnterHeads | EnterQueries | Attend | GateHeads) -> Heads:
+        if not 0 <= step.key_range < len(self.heads):
+            raise ValueError(f"key_range is {step.key_range}; 0 to {len(self.heads) - 1} is accepted")
+        return self.heads[step.key_range]
+
+    def _take_heads(self, step: EnterHeads | Attend | GateHeads, *, gated: bool) -> Heads:
+        heads = self._heads(step)
+        self._take(step, Register.WIDE, ((2 if gated else 1) * heads.num_heads + 2 * heads.num_key_heads) * heads.dim)
+        return heads
 
     def of(self, step: Step) -> Iterator[CStep]:
         """Return a step in the kernels' form: one, or more."""
@@ -170,34 +199,33 @@ class _Translation:
                 yield CStep(op=_NORM, source=source, target=target, norm=self._norm("norm", norm, self.width))
             case Multiply():
                 yield self._multiply(step)
-            case EnterHeads():
+            case EnterHeads() | EnterQueries():
                 yield self._enter(step)
-            case EnterQueries():
-                self._take(step, Register.WIDE, self.num_heads * self.head_dim)
-                yield CStep(op=_QUERY, source=Register.WIDE)
             case Attend():
                 yield self._attend(step)
-            case Convolve(layer, taps, bias):
-                count, channels = taps.shape
-                self._take(step, Register.WIDE, 3 * channels)
-                self.widths[Register.MIXED] = channels
-                check_tensor("taps", taps, _FLOAT32, (count, channels))
-                address = address_of("bias", bias, _FLOAT32, (channels,))
-                places = {"source": Register.WIDE, "target": Register.MIXED, "layer": layer}
-                sizes = {"num_kept": count - 1, "channels": channels}
-                yield CStep(op=_CONVOLVE, **places, taps=taps.data_ptr(), bias=address, **sizes)
+            case GateHeads(key_range):
+                heads = self._take_heads(step, gated=True)
+                self._take(step, Register.MIXED, heads.num_heads * heads.dim)
+                yield CStep(op=_GATE_HEADS, source=Register.WIDE, gated=True, key_range=1 + key_range)
+            case Convolve(_, taps):
+                self._take(step, Register.WIDE, 3 * taps.shape[1])
+                self.widths[Register.MIXED] = taps.shape[1]
+                yield self._convolve(_CONVOLVE, step)
+            case ApplyDelta():
+                yield self._apply_delta(step)
             case GateRows():
                 yield self._gate(step)
-            case AddRows(scale):
-                self._take(step, Register.NORMED, self.width)
-                yield CStep(op=_ADD, scale=scale)
-            case JoinRows():
-                self._take(step, Register.NORMED, self.width)
-                self._take(step, Register.ASIDE, self.width)
-                yield CStep(op=_JOIN)
-            case ScaleRows(scale):
-                yield CStep(op=_SCALE, scale=scale)
-            case ChooseExperts(num_experts, num_chosen, normalized):
+            case GateTokens(layer, activation):
+                check_activation(activation)
+                self.widths[Register.MIXED] = self.widths.get(Register.WIDE, 0)
+                self._take(step, Register.WIDE, max(1, self.widths[Register.MIXED]))
+                places = {"source": Register.WIDE, "target": Register.MIXED, "layer": layer}
+                yield CStep(op=_GATE_TOKENS, **places, activation=ACTIVATIONS[activation])
+            case AddRows() | JoinRows() | ScaleRows() | WeighRows() | MergeRows():
+                yield self._add(step)
+            case Tanh() | PredictStreams() | CorrectStreams() | AddToOthers():
+                yield self._of_streams(step)
+            case ChooseExperts(num_experts, num_chosen, normalized, scales):
                 self._take(step, Register.WIDE, num_experts)
                 self._take(step, Register.NORMED, self.width)
                 if not 1 <= num_chosen <= num_experts or self.num_chosen not in (0, num_chosen):
@@ -206,7 +234,8 @@ class _Translation:
                 self.num_chosen = num_chosen
                 self.num_experts, self.widths[Register.GIVEN] = num_experts, self.width
                 sizes = {"num_experts": num_experts, "num_chosen": num_chosen, "normalized": normalized}
-                yield from (CStep(op=op, **sizes) for op in (_ROUTE, _SORT, _GIVE))
+                address = address_of("scales", scales, _FLOAT32, (num_experts,))
+                yield from (CStep(op=op, **sizes, expert_scales=address) for op in (_ROUTE, _SORT, _GIVE))
             case MultiplyExperts():
                 yield self._multiply_experts(step)
             case CombineExperts(adds_aside):
@@ -219,6 +248,41 @@ class _Translation:
                 self._take(step, Register.ASIDE, self.width)
                 self._take(step, Register.MIXED, 1)
                 yield CStep(op=_GATE_ASIDE)
+
+    def _add(self, step: AddRows | JoinRows | ScaleRows | WeighRows | MergeRows) -> CStep:
+        match step:
+            case ScaleRows(scale, target):
+                self._take(step, target, self.width)
+                return CStep(op=_SCALE, source=target, scale=scale)
+            case WeighRows(weight):
+                check_tensor("weight", weight, (self.dtype,), (self.width,))
+                self.widths[Register.NORMED] = self.width
+                norm = CNorm(weight=weight.data_ptr(), kind=_WEIGHTS, width=self.width)
+                return CStep(op=_NORM, source=Register.STREAM, target=Register.NORMED, norm=norm)
+        self._take(step, Register.NORMED, self.width)
+        if isinstance(step, AddRows):
+            return CStep(op=_ADD, scale=step.scale)
+        self._take(step, Register.ASIDE, self.width)
+        if isinstance(step, MergeRows):
+            return CStep(op=_MERGE)
+        if step.target not in (Register.NORMED, Register.ASIDE):
+            raise ValueError(f"a sum is put in {step.target.name}; NORMED or ASIDE is accepted")
+        return CStep(op=_JOIN, target=step.target, adds=step.adds)
+
+    def _of_streams(self, step: Tanh | PredictStreams | CorrectStreams | AddToOthers) -> CStep:
+        match step:
+            case Tanh():
+                count = self.widths[Register.MIXED] = self.widths.get(Register.WIDE, 0)
+                return CStep(op=_TANH, source=Register.WIDE, target=Register.MIXED, channels=count)
+            case PredictStreams(count):
+                self._take(step, Register.WIDE, count * count)
+                return CStep(op=_PREDICT, num_streams=count)
+            case CorrectStreams(count):
+                self._take(step, Register.WIDE, count)
+                return CStep(op=_CORRECT, num_streams=count)
+            case AddToOthers(count):
+                self._take(step, Register.NORMED, self.width)
+                return CStep(op=_ADD_OTHERS, num_streams=count)
 
     def _take(self, step: Step, register: Register, width: int) -> None:
         if self.widths.get(register) != width:
@@ -283,11 +347,54 @@ class _Translation:
             activation=ACTIVATIONS[step.activation],
         )
 
-    def _enter(self, step: EnterHeads) -> CStep:
-        self._take(step, Register.WIDE, self._qkv_width)
-        found, dim = CStep(op=_ENTER, source=Register.WIDE, layer=step.layer), self.head_dim
-        wholes = {"norm": self.num_heads * dim, "k_norm": self.num_key_heads * dim, "v_norm": dim}
-        for (name, whole), norm in zip(wholes.items(), (step.q_norm, step.k_norm, step.v_norm), strict=True):
+    def _convolve(self, op: int, step: Convolve | ApplyDelta) -> CStep:
+        count, channels = step.taps.shape
+        check_tensor("taps", step.taps, _FLOAT32, (count, channels))
+        return CStep(
+            op=op,
+            source=Register.WIDE,
+            target=Register.MIXED,
+            layer=step.layer,
+            taps=step.taps.data_ptr(),
+            bias=address_of("bias", step.bias, _FLOAT32, (channels,)),
+            num_kept=count - 1,
+            channels=channels,
+        )
+
+    def _apply_delta(self, step: ApplyDelta) -> CStep:
+        key_heads, heads, key_dim, value_dim = step.sizes
+        channels, values = 2 * key_heads * key_dim + heads * value_dim, heads * value_dim
+        if min(step.sizes) < 1 or heads % key_heads or channels != step.taps.shape[1]:
+            raise ValueError(
+                f"a delta net has sizes {step.sizes} and {step.taps.shape[1]} channels; {channels}, of "
+                "positive sizes with a multiple of the key heads, are accepted"
+            )
+        self._take(step, Register.WIDE, channels + values + 2 * heads)
+        self.widths[Register.MIXED] = values
+        for name, each in (("rates", step.rates), ("decay_biases", step.decay_biases)):
+            check_tensor(name, each, _FLOAT32, (heads,))
+        norm, addresses = (
+            self._norm("norm", step.norm, value_dim),
+            (step.rates.data_ptr(), step.decay_biases.data_ptr()),
+        )
+        net = CDeltaNet(CDeltaSizes(*step.sizes), *addresses, norm)
+        self.kept.append(net)
+        found = self._convolve(_APPLY_DELTA, step)
+        found.delta = ctypes.addressof(net)
+        return found
+
+    def _enter(self, step: EnterHeads | EnterQueries) -> CStep:
+        found = CStep(source=Register.WIDE, layer=step.layer, key_range=1 + step.key_range)
+        if isinstance(step, EnterQueries):
+            heads = self._heads(step)
+            self._take(step, Register.WIDE, heads.num_heads * heads.dim)
+            found.op, found.is_cross, k_norm, v_norm = _QUERY, step.is_cross, None, None
+        else:
+            heads = self._take_heads(step, gated=step.gated)
+            found.op, found.gated, k_norm, v_norm = _ENTER, step.gated, step.k_norm, step.v_norm
+        dim = heads.dim
+        wholes = {"norm": heads.num_heads * dim, "k_norm": heads.num_key_heads * dim, "v_norm": dim}
+        for (name, whole), norm in zip(wholes.items(), (step.q_norm, k_norm, v_norm), strict=True):
             if norm is not None:
                 setattr(found, name, self._norm(name, norm, dim if len(norm.weight) == dim else whole))
         if step.rotary_tables is not None:
@@ -300,8 +407,10 @@ class _Translation:
         return found
 
     def _attend(self, step: Attend) -> CStep:
-        width = self.num_heads * self.head_dim
-        self._take(step, Register.WIDE, width if step.is_cross else self._qkv_width)
+        heads = self._take_heads(step, gated=step.gated) if step.has_keys else self._heads(step)
+        width = heads.num_heads * heads.dim
+        if not step.has_keys:
+            self._take(step, Register.WIDE, width)
         self.widths[Register.MIXED] = width
         bias_width = 0 if step.bias is None else step.bias.shape[1]
         return CStep(
@@ -309,11 +418,13 @@ class _Translation:
             source=Register.WIDE,
             target=Register.MIXED,
             layer=step.layer,
-            bias=address_of("bias", step.bias, _FLOAT32, (self.num_heads, bias_width)),
-            sinks=address_of("sinks", step.sinks, _FLOAT32, (self.num_heads,)),
+            bias=address_of("bias", step.bias, _FLOAT32, (heads.num_heads, bias_width)),
+            sinks=address_of("sinks", step.sinks, _FLOAT32, (heads.num_heads,)),
             bias_width=bias_width,
             key_range=1 + step.key_range,
             is_cross=step.is_cross,
+            has_keys=step.has_keys,
+            gated=step.gated,
             score_scale=step.scale,
             softcap=step.softcap or 0.0,
         )
@@ -327,6 +438,7 @@ class _Translation:
         self._take(step, source, 2 * inside)
         self.widths[target] = inside
         found = CStep(op=_GATE, source=source, target=target, activation=ACTIVATIONS[step.activation])
+        found.deviations = -math.inf if step.deviations is None else step.deviations
         if step.clamps is not None:
             found.limit, found.alpha = step.clamps.limit, step.clamps.alpha
         return found

@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query, Request
 
-from lightwell.model.config import DeltaNetConfig, ModelConfig
+from lightwell.model.config import ModelConfig
 from lightwell.model.hooks.point_names import (
     full_name,
     points_of,
@@ -127,12 +127,11 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
 
 def _kernels(model: ServedModel) -> dict[str, str | None]:
     """Return the kernels, and the levels of CPU between which whole answers have the same bits; null before a worker
-    has reported them. There is no such promise for several ranks, or for delta nets and gates, which torch computes.
+    has reported them. There is no such promise for several ranks.
     """
     info = model.engine_info
     kernels = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
-    by_torch = model.config.attention_gate or isinstance(model.config.recurrence, DeltaNetConfig)
-    is_promised = model.settings.tensor_parallel == 1 and not by_torch
+    is_promised = model.settings.tensor_parallel == 1
     promised = _SAME_BITS.get(kernels["kernel_arithmetic"]) if is_promised else None
     return {**kernels, "same_bits_across": promised}
 

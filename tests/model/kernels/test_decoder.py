@@ -18,7 +18,7 @@ from torch import Tensor
 from lightwell.model.kernels import library
 from lightwell.model.kernels.attention import AttentionItems
 from lightwell.model.kernels.decoder import Decoder, DecoderRows, LayerCaches, Taken
-from lightwell.model.kernels.program.steps import AddRows, Register, Step
+from lightwell.model.kernels.program.steps import AddRows, Heads, Register, Step
 from tests.model.kernels.decoder_world import Kind, World
 from tests.model.kernels.everywhere import assert_same_bits
 from tests.model.kernels.levels import at_level
@@ -63,7 +63,7 @@ def test_one_call_gives_the_same_bits_where_the_threads_are_busy_and_in_many_thr
 
 
 def test_nothing_else_of_the_cache_is_written() -> None:
-    world = World("float32")
+    world = World("float32", is_plain=True)
     *_, keys, values = world.run()
     written = torch.zeros(world.num_blocks, world.size, dtype=torch.bool)
     written.view(-1)[world.slots] = True
@@ -75,19 +75,19 @@ def test_nothing_else_of_the_cache_is_written() -> None:
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
-    world = World("float32")
+    world = World("float32", is_plain=True)
     caches = LayerCaches(world.copied_caches())
 
     def make(*steps: Step, **changed: object) -> Decoder:
-        sizes = {"num_heads": world.num_heads, "num_key_heads": world.num_key_heads, "head_dim": world.dim}
-        return Decoder(steps, **{"dtype": world.dtype, "width": world.width, **sizes, **changed})
+        heads = [Heads(world.num_heads, world.num_key_heads, world.dim)] * len(world.windows)
+        return Decoder(steps, **{"dtype": world.dtype, "width": world.width, "heads": heads, **changed})
 
     with pytest.raises(ValueError, match="steps is empty"):
         make()
     with pytest.raises(ValueError, match=r"dtype is torch\.float16"):
         make(*world.steps, dtype=torch.float16)
     with pytest.raises(ValueError, match=r"EnterHeads takes \d+ numbers of WIDE; a row has \d+ there"):
-        make(*world.steps, head_dim=world.dim + 4)
+        make(*world.steps, heads=[Heads(world.num_heads, world.num_key_heads, world.dim + 4)] * 3)
     with pytest.raises(ValueError, match=r"AddRows takes \d+ numbers of NORMED; a row has none there"):
         make(AddRows())
     with pytest.raises(ValueError, match="x is"):
@@ -106,9 +106,9 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         world.decoder().run(world.x.clone(), world.rows, caches, taken=[taken])
     fewer = AttentionItems(world.items.array[:-1].copy())
     with pytest.raises(ValueError, match="items have"):
-        DecoderRows(world.key_ranges, fewer, world.slots, world.rows.alone, world.num_key_heads)
+        DecoderRows(world.key_ranges, {world.num_key_heads: fewer}, world.slots, world.rows.alone)
     with pytest.raises(ValueError, match="slots holds -1"):
-        DecoderRows(world.key_ranges, world.items, world.slots * 0 - 1, world.rows.alone, world.num_key_heads)
+        DecoderRows(world.key_ranges, world.rows.items, world.slots * 0 - 1, world.rows.alone)
     few = [(keys[:1].clone(), values[:1].clone()) for keys, values in world.caches]
     if world.tables.max() > 0:
         with pytest.raises(ValueError, match="caches have 1 blocks"):

@@ -12,7 +12,15 @@ import torch
 
 from lightwell.model.batch import Batch, Span
 from lightwell.model.checkpoint.folder import PACKAGED
-from lightwell.model.config import ClampedGate, ExpertsConfig, ModelConfig, RopeConfig
+from lightwell.model.config import (
+    ClampedGate,
+    DeltaNetConfig,
+    ExpertsConfig,
+    ModelConfig,
+    Recurrence,
+    RopeConfig,
+    ShortConvConfig,
+)
 from lightwell.model.hooks.head_pairs import HeadPairs
 from lightwell.model.hooks.hooks import AttentionTap, Change, Hooks, Read, RowSink
 from lightwell.model.kernels import library
@@ -34,6 +42,7 @@ from tests.network import CallingSink
 
 VOCAB_SIZE, CONTEXT = 50, 400
 DTYPES = (torch.float32, torch.bfloat16)
+GEMMAS = ("gemma4", "gemma4-e2b", "gemma4-experts", "gemma3n")
 
 
 def draw_config(rng: random.Random) -> ModelConfig:
@@ -75,6 +84,8 @@ def draw_config(rng: random.Random) -> ModelConfig:
     if options["norm_placement"] in ("pre", "sandwich") and not options.get("parallel_blocks") and rng.random() < 0.4:
         options |= {"gated_mlp": True}
         options |= {"experts": draw_experts(rng, num_layers)}
+    if not options.get("parallel_blocks"):
+        options |= {"attention_gate": rng.random() < 0.3, "recurrence": draw_recurrence(rng, num_layers)}
     if options["gated_mlp"] and rng.random() < 0.2:
         options |= {"clamped_gate": ClampedGate(limit=2.0, alpha=1.7)}
     return ModelConfig(
@@ -92,6 +103,24 @@ def draw_config(rng: random.Random) -> ModelConfig:
         tie_word_embeddings=True,
         attention_scale=head_dim**-0.5,
         **options,
+    )
+
+
+def draw_recurrence(rng: random.Random, num_layers: int) -> Recurrence | None:
+    """Draw the layers without attention, one less than all or fewer."""
+    layers = tuple(n for n in range(num_layers - 1) if rng.random() < 0.3)
+    if not layers:
+        return None
+    if rng.random() < 0.5:
+        return ShortConvConfig(layers=layers, kernel_size=rng.randint(2, 4), bias=rng.random() < 0.5)
+    key_heads = rng.choice([1, 2, 3])
+    return DeltaNetConfig(
+        layers=layers,
+        kernel_size=rng.randint(2, 4),
+        num_key_heads=key_heads,
+        num_value_heads=key_heads * rng.choice([1, 2]),
+        key_dim=rng.choice([8, 17, 64]),
+        value_dim=rng.choice([8, 23, 64, 80]),
     )
 
 
@@ -209,7 +238,7 @@ def assert_same_bits_block_by_block(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("family", ["t5", "t5-gated-untied", "bart", "marian", "lfm2"])
+@pytest.mark.parametrize("family", ["t5", "t5-gated-untied", "bart", "marian", "lfm2", "qwen3_5", *GEMMAS])
 def test_cross_attention_and_convolutions_have_the_same_bits_in_one_call(
     family: str, dtype: torch.dtype, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
