@@ -1,7 +1,7 @@
 """Time products of few rows with quantised weights of a 1.1B shape, in this process, without a server.
 
-For each level and format: the time of 1, 5 and 12 rows over the time of one row, and the share of five rows, their
-rows per second divided by those of 200 rows. With `--library`, another compiled library runs in turn: `old/new` is the
+For each level and format: the times of 5 and 12 rows divided by the time of one row, and `share`, the rows per second
+with five rows divided by the rows per second with 200. With `--library`, another compiled library runs in turn: `old/new` is the
 median ratio of the times over pairs. It needs an idle machine.
 
     python -m benchmarks.products --threads 2 --library ../old/model/kernels/kernels.so
@@ -117,7 +117,9 @@ def main(options: argparse.Namespace) -> None:
                 share = 5 / median[5] / (200 / median[200])
                 gains = [statistics.median(pair[-1] / pair[0] for pair in found) for found in times.values()]
                 ratios = f"{median[5] / median[1]:>7.2f}{median[12] / median[1]:>7.2f}{share:>7.2f}"
-                print(f"{level:<14}{name:<10}{rows:<10}{ratios}   {' '.join(f'{gain:.2f}' for gain in gains)}", flush=True)
+                print(
+                    f"{level:<14}{name:<10}{rows:<10}{ratios}   {' '.join(f'{gain:.2f}' for gain in gains)}", flush=True
+                )
 
 
 if __name__ == "__main__":
