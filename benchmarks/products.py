@@ -1,8 +1,8 @@
 """Time products of few rows with quantised weights of a 1.1B shape, in this process, without a server.
 
 For each level and format: the times of 5 and 12 rows divided by the time of one row, and `share`, the rows per second
-with five rows divided by the rows per second with 200. With `--library`, another compiled library runs in turn: `old/new` is the
-median ratio of the times over pairs. It needs an idle machine.
+with five rows divided by the rows per second with 200. With `--library`, another compiled library runs in turn:
+`old/new` is the median ratio of the times over pairs. It needs an idle machine.
 
     python -m benchmarks.products --threads 2 --library ../old/model/kernels/kernels.so
 """

@@ -75,8 +75,8 @@ ALWAYS_INLINE Ints add_pairs(Ints total, Ints even, Ints odd, Shorts even_weight
   return total + product(even, even_weights) + product(odd, odd_weights);
 }
 
-// Where no weight is above MOST_SMALL, sums of SCALED_INPUTS products fit 16 bits: sums + those of two bytes (0 ..
-// MOST_SMALL) with two weights (-127 .. 127), and then the sum of each lane's two sums.
+// Where no weight is above MOST_SMALL, sums of SCALED_INPUTS products fit 16 bits: sums + the products of two bytes
+// (0 .. MOST_SMALL) and two weights (-127 .. 127), and then the sum of each lane's two sums.
 constexpr bool HAS_SMALL_DOTS = true;
 ALWAYS_INLINE Ints add_small_dots(Ints sums, Ints bytes, Ints weights) {
 #if defined(__AVX512F__)

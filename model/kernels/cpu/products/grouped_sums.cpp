@@ -55,9 +55,9 @@ struct Chain {
   }
 };
 
-// Goes on with the sums [R][64] of rows x by a chain of C vectors of outputs, whose numbers are [inputs][C][16], or
-// begins them. If WRITES, it also writes those numbers of vectors v of the chain `next`, of the same length: the CPU
-// expands codes between the products, which depend on none of them.
+// Goes on with the sums [R][64] of rows x by a chain, C vectors of outputs with their numbers in [inputs][C][16], or
+// begins them. If WRITES, it also writes the numbers of the vectors from v on of the chain `next`, of the same length:
+// the CPU expands these codes while it multiplies.
 template <int BITS, int R, int C, bool WRITES>
 void add_vectors(const float* x, long stride, long inputs, const float* numbers, bool begins, float* sums,
                  const Chain& next, int v, const Table& table, float* written) {
@@ -88,7 +88,7 @@ void add_vectors(const float* x, long stride, long inputs, const float* numbers,
   put_sums(t, begins, sums);
 }
 
-// sums [rows][64] of rows times a block, whose numbers are expanded once, by the first pass over the rows.
+// sums [rows][64] of rows times a block. The first pass over the rows expands the numbers of the block for all.
 template <int BITS, int C>
 void sum_expanded(const Rows<Float>& rows, const uint8_t* block, const Grouping& all, long K, float* sums) {
   constexpr long APART = CHAIN * C * LANES + 512;  // not a multiple of 4 KB: loads would wait for the stores there
