@@ -14,6 +14,7 @@
 namespace LEVEL {
 
 constexpr long SCALED_INPUTS = 32, SUMMED_INPUTS = 16;
+constexpr int MOST_SMALL = 16;  // 32 inputs * 127 * 16 / 2 < 2**15
 
 // Each number rounded to the nearest whole one, the even one of two.
 ALWAYS_INLINE IntVector nearest(const Vector& v) {
@@ -56,22 +57,49 @@ float largest_of(const T* x, long count) {
   return __builtin_bit_cast(float, bits);
 }
 
-// total + in each lane the products of four bytes (0 .. 255) with four weights (-128 .. 127); exact.
-ALWAYS_INLINE Ints add_dots(Ints total, Ints bytes, Ints weights) {
-#if defined(__AVX512VNNI__)
-  return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)bytes, (__m512i)weights);
-#elif defined(__AVX2__)
-  // The four in two pairs of 16 bits; to multiply bytes straight away would cut off sums at 16 bits.
-  typedef int16_t Shorts __attribute__((vector_size(4 * WIDTH)));
-  const auto pairs = [](Ints a, Ints b) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+// Without an instruction for four bytes they are multiplied as two pairs of 16 bits: to multiply bytes straight away
+// would cut off sums at 16 bits. The first and the third signed byte of each lane as such a pair, and the others:
+typedef int16_t Shorts __attribute__((vector_size(4 * WIDTH)));
+ALWAYS_INLINE Shorts even_numbers(Ints bytes) { return ((Shorts)bytes << 8) >> 8; }
+ALWAYS_INLINE Shorts odd_numbers(Ints bytes) { return (Shorts)bytes >> 8; }
+// total + in each lane the products of two pairs with two pairs
+ALWAYS_INLINE Ints add_pairs(Ints total, Ints even, Ints odd, Shorts even_weights, Shorts odd_weights) {
+  const auto product = [](Ints a, Shorts b) {
 #if defined(__AVX512F__)
     return (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
 #else
     return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #endif
   };
-  const Ints even = (Ints)(((Shorts)weights << 8) >> 8), odd = (Ints)((Shorts)weights >> 8);
-  return total + pairs(bytes & 0x00FF00FF, even) + pairs((bytes >> 8) & 0x00FF00FF, odd);
+  return total + product(even, even_weights) + product(odd, odd_weights);
+}
+
+// Where no weight is above MOST_SMALL, sums of SCALED_INPUTS products fit 16 bits: sums + the products of two bytes
+// (0 .. MOST_SMALL) and two weights (-127 .. 127), and then the sum of each lane's two sums.
+constexpr bool HAS_SMALL_DOTS = true;
+ALWAYS_INLINE Ints add_small_dots(Ints sums, Ints bytes, Ints weights) {
+#if defined(__AVX512F__)
+  return (Ints)((Shorts)sums + (Shorts)_mm512_maddubs_epi16((__m512i)bytes, (__m512i)weights));
+#else
+  return (Ints)((Shorts)sums + (Shorts)_mm256_maddubs_epi16((__m256i)bytes, (__m256i)weights));
+#endif
+}
+ALWAYS_INLINE Ints sum_of_pairs(Ints sums) {
+  return add_pairs(Ints{}, sums, Ints{}, Shorts{} + int16_t(1), Shorts{});
+}
+#else
+constexpr bool HAS_SMALL_DOTS = false;
+ALWAYS_INLINE Ints add_small_dots(Ints sums, Ints, Ints) { return sums; }
+ALWAYS_INLINE Ints sum_of_pairs(Ints sums) { return sums; }
+#endif
+
+// total + in each lane the products of four bytes (0 .. 255) with four weights (-128 .. 127); exact.
+ALWAYS_INLINE Ints add_dots(Ints total, Ints bytes, Ints weights) {
+#if defined(__AVX512VNNI__)
+  return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)bytes, (__m512i)weights);
+#elif defined(__AVX2__)
+  return add_pairs(total, bytes & 0x00FF00FF, (bytes >> 8) & 0x00FF00FF, even_numbers(weights), odd_numbers(weights));
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
   return (Ints)vusdotq_s32((int32x4_t)total, (uint8x16_t)bytes, (int8x16_t)weights);
 #else

@@ -176,21 +176,26 @@ ALWAYS_INLINE void put_pair(const Vector& even, const Vector& odd, Word* to) {
 
 constexpr int VECTORS = BLOCK / LANES;
 
-// A group of a block: the scales and mins of its outputs, and its codes.
-struct Group {
-  Vector scales[VECTORS], mins[VECTORS];
+// A group of a block: the scales and mins of some vectors of its outputs, and its codes.
+template <int COUNT>
+struct Vectors {
+  Vector scales[COUNT], mins[COUNT];
   const uint8_t* codes;
 };
-ALWAYS_INLINE void read_group(const uint8_t* block, const Grouping& all, long number, Group& group) {
+using Group = Vectors<VECTORS>;
+template <int COUNT>
+ALWAYS_INLINE void read_group(const uint8_t* block, const Grouping& all, long number, Vectors<COUNT>& group,
+                              long first = 0) {
   const long groups_of_superblock = all.superblock / all.group;
   const uint8_t* superblock = block + HEAD + number / groups_of_superblock * all.superblock_bytes();
   const uint8_t* at = superblock + all.superblock_head() + number % groups_of_superblock * all.group_bytes();
-  unrolled<VECTORS>([&](auto v) INLINED {
-    group.scales[v] = load_scales(all, superblock + v * 2 * LANES);
-    group.mins[v] = all.has_min ? load_scales(all, superblock + 2 * BLOCK + v * 2 * LANES) : zeros();
+  unrolled<COUNT>([&](auto c) INLINED {
+    const long v = first + c;
+    group.scales[c] = load_scales(all, superblock + v * 2 * LANES);
+    group.mins[c] = all.has_min ? load_scales(all, superblock + 2 * BLOCK + v * 2 * LANES) : zeros();
     if (all.is_nested) {
-      group.scales[v] = group.scales[v] * load_whole(reinterpret_cast<const int8_t*>(at) + v * LANES);
-      if (all.has_min) group.mins[v] = group.mins[v] * load_whole(at + BLOCK + v * LANES);
+      group.scales[c] = group.scales[c] * load_whole(reinterpret_cast<const int8_t*>(at) + v * LANES);
+      if (all.has_min) group.mins[c] = group.mins[c] * load_whole(at + BLOCK + v * LANES);
     }
   });
   group.codes = at + all.group_head();

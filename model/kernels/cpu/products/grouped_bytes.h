@@ -37,6 +37,12 @@ ALWAYS_INLINE int least_value(const Grouping& all) {
   for (const int value : all.values) least = value < least ? value : least;
   return least;
 }
+inline bool has_small_values(const Grouping& all) {
+  if (!HAS_SMALL_DOTS || all.bits == 8) return false;
+  for (const int value : all.values)
+    if (value - least_value(all) > MOST_SMALL) return false;
+  return true;
+}
 
 // The 16 values of codes of 4 bits minus the least value, so that none is below 0.
 struct ByteTable {
@@ -126,8 +132,8 @@ struct ByteRows {
 };
 
 // Goes on with the sums [R][64] of rows from `first` on, or begins them, by some inputs of one group, at most
-// SCALED_INPUTS. weights(octet, half, v) gives the bytes of half an octet of them.
-template <int R, class W>
+// SCALED_INPUTS. weights(octet, half, v) gives the bytes of half an octet of them. ARE_SMALL: see `has_small_values`.
+template <int R, bool ARE_SMALL, class W>
 ALWAYS_INLINE void add_bytes(const ByteRows& rows, long first, long input, long count, bool has_min, int least,
                              const Group& group, W weights, float* sums) {
   constexpr int COLUMNS = vectors_together(R);
@@ -147,7 +153,8 @@ ALWAYS_INLINE void add_bytes(const ByteRows& rows, long first, long input, long 
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-      for (int c = 0; c < COLUMNS; ++c) t[r][c] = each_part<IntVector>([&](int) { return Ints{} + starts[r]; });
+      for (int c = 0; c < COLUMNS; ++c)
+        t[r][c] = each_part<IntVector>([&](int) { return Ints{} + (ARE_SMALL ? 0 : starts[r]); });
     for (long octet = 0; octet < count / OCTET; ++octet)
       unrolled<2>([&](auto half) INLINED {
         IntVector bytes[COLUMNS];
@@ -160,15 +167,21 @@ ALWAYS_INLINE void add_bytes(const ByteRows& rows, long first, long input, long 
 #pragma GCC unroll 8
           for (int c = 0; c < COLUMNS; ++c)
 #pragma GCC unroll 4
-            for (int i = 0; i < PARTS; ++i)
-              t[r][c].part[i] = add_dots(t[r][c].part[i], bytes[c].part[i], Ints{} + four);
+            for (int i = 0; i < PARTS; ++i) {
+              Ints& sum = t[r][c].part[i];
+              if constexpr (ARE_SMALL) sum = add_small_dots(sum, bytes[c].part[i], Ints{} + four);
+              else sum = add_dots(sum, bytes[c].part[i], Ints{} + four);
+            }
         }
       });
     unrolled<R>([&](auto r) {
       unrolled<COLUMNS>([&](auto c) {
         const int v = first_vector + c;
         float* to = sums + (first + r) * BLOCK + v * LANES;
-        const Vector products = each_part([&](int i) { return __builtin_convertvector(t[r][c].part[i], Floats); });
+        const Vector products = each_part([&](int i) {
+          const Ints sum = t[r][c].part[i];
+          return __builtin_convertvector(ARE_SMALL ? sum_of_pairs(sum) + starts[r] : sum, Floats);
+        });
         Vector sum = input == 0 ? zeros() : load(to);
         if (has_min) sum = fma(group.mins[v], of_row[r], sum);
         store(to, fma(group.scales[v], products * scales[r], sum));
@@ -178,7 +191,7 @@ ALWAYS_INLINE void add_bytes(const ByteRows& rows, long first, long input, long 
 }
 
 // sums [rows][64] = rows times a block.
-template <int BITS>
+template <int BITS, bool ARE_SMALL>
 void sum_of_bytes(const ByteRows& rows, const uint8_t* block, const Grouping& all, float* sums) {
   const ByteTable table(all);
   const int least = least_value(all);
@@ -195,7 +208,7 @@ void sum_of_bytes(const ByteRows& rows, const uint8_t* block, const Grouping& al
       each_pass(rows.count, [&](long r, auto num) {
         for (long i = 0; i < all.group; i += some) {
           const uint8_t* at = group.codes + i / OCTET * octet_bytes(BITS);
-          add_bytes<num>(
+          add_bytes<num, ARE_SMALL>(
               rows, r, k + i, some, all.has_min, least, group,
               [&](long octet, auto half, int v) { return look_up(at + octet * octet_bytes(BITS), half, v); }, sums);
         }
@@ -221,7 +234,7 @@ void sum_of_bytes(const ByteRows& rows, const uint8_t* block, const Grouping& al
     each_pass(rows.count, [&](long r, auto num) {
       for (long k = 0; k < inputs; k += some) {
         const Word* at = kept + k / 4 * BLOCK;
-        add_bytes<num>(
+        add_bytes<num, ARE_SMALL>(
             rows, r, begin + k, some, all.has_min, least, groups[k / all.group],
             [&](long octet, auto half, int v) {
               const Word* word = at + (2 * octet + half) * BLOCK + v * LANES;

@@ -9,9 +9,9 @@ namespace grouped {
 constexpr long FEW_INPUTS = 128;   // of a pass of few rows: 16 or 32 KB of expanded numbers
 constexpr long MANY_INPUTS = 512;  // of a pass of many rows
 #if defined(__AVX512F__)
-constexpr int FUSED_ROWS = ROWS_TOGETHER;  // most rows for which numbers are not expanded: their sums stay in registers
+constexpr long FUSED_ROWS = ROWS_TOGETHER;  // most rows for which numbers stay in registers
 #else
-constexpr int FUSED_ROWS = 1;
+constexpr long FUSED_ROWS = FEW;            // for which numbers are expanded between the products
 #endif
 
 #if defined(__AVX512BF16__)
