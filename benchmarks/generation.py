@@ -30,7 +30,7 @@ from benchmarks import closed_loop, long_prompt, open_loop, sizing, startup
 from benchmarks.comparison import machine
 from benchmarks.models import GGUF_MODELS, MODELS, Model, add_folders
 from benchmarks.peers.engines import ENGINES, Setup
-from benchmarks.subjects import PROMPT_TOKENS, STATIC, Served, all_of
+from benchmarks.subjects import IN_PROCESS, PROMPT_TOKENS, Served, all_of
 
 TABLES = ("closed", "open", "long", "start", "memory")
 
@@ -82,7 +82,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--requests", type=int, default=2, help="of each client in a turn; of a single one twice that")
     parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="of a request in the closed loop")
-    names = [*ENGINES, STATIC]
+    names = [*ENGINES, *IN_PROCESS]
     parser.add_argument("--engines", nargs="+", default=names, choices=names)
     parser.add_argument("--tables", nargs="+", default=[*TABLES], choices=TABLES, help="open, long run after closed")
     parser.add_argument("--shares", nargs="+", type=float, default=[0.5, 0.8], help="rates of open / best of closed")

@@ -1,4 +1,5 @@
-"""The subjects of a measurement: servers with prompts of their model, and `transformers.generate` with a static batch.
+"""The subjects of a measurement: servers with prompts of their model, `transformers.generate` with a static batch, and
+OpenVINO GenAI in a process of its own.
 
 All are started first, then measured in turn. A peer's server is stopped (SIGSTOP) while others are measured, so that
 it uses no CPU. Lightwell stays idle instead, because its worker has a watchdog.
@@ -14,13 +15,24 @@ from typing import Any, Protocol
 
 from benchmarks.checkpoint import random_prompts
 from benchmarks.load import Load, Timeline, closed_loop, run
-from benchmarks.peers.engines import ENGINES, OURS_BFLOAT16, STORED, Absent, Engine, Setup, lightwell_bfloat16
+from benchmarks.peers.engines import (
+    ENGINES,
+    HERE,
+    OURS_BFLOAT16,
+    STORED,
+    Absent,
+    Engine,
+    Setup,
+    install,
+    lightwell_bfloat16,
+)
 from benchmarks.peers.lines import Ask, asked
+from lightwell.model.checkpoint.folder import GGUF_NAME
 from tests.support.processes import ServerFailed
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 64
-STATIC = "transformers.generate"
+STATIC, GENAI = "transformers.generate", "openvino-genai"
 
 Traffic = Callable[[str, int, Sequence[dict[str, Any]]], Coroutine[Any, Any, Load]]
 """Sends bodies to a host and port."""
@@ -78,7 +90,7 @@ class Served:
 
 @dataclass(frozen=True)
 class StaticBatch:
-    """`transformers.generate`, in a process that waits when it has nothing to do."""
+    """`transformers.generate` or OpenVINO GenAI, in a process that waits when it has nothing to do."""
 
     ask: Ask
     vocabulary: int
@@ -100,6 +112,16 @@ def static_batch(setup: Setup) -> Iterator[StaticBatch]:
 
 
 @contextmanager
+def openvino_genai(setup: Setup) -> Iterator[StaticBatch]:
+    if setup.dtype != STORED:
+        raise Absent("it reads checkpoints only after a conversion, and GGUF files as they are")
+    installed = setup.home / "openvino"
+    install(HERE / "install_onnxruntime.sh", installed, "openvino")
+    with asked("openvino_genai", setup.folder / GGUF_NAME, environment={"PYTHONPATH": str(installed)}) as ask:
+        yield StaticBatch(ask, vocabulary_of(setup.folder), GENAI)
+
+
+@contextmanager
 def served(start: Callable[[Setup], AbstractContextManager[Engine]], setup: Setup) -> Iterator[Served]:
     """Run an engine that waits for its turn, and may run when it is to end."""
     with start(setup) as engine:
@@ -110,11 +132,14 @@ def served(start: Callable[[Setup], AbstractContextManager[Engine]], setup: Setu
             engine.resume()
 
 
+IN_PROCESS = {STATIC: static_batch, GENAI: openvino_genai}
+
+
 @contextmanager
 def all_of(names: Sequence[str], setup: Setup) -> Iterator[list[Subject]]:
     """Start the available engines of `names`, and our bfloat16 next to int8. Print why an engine is not available."""
     starts: list[tuple[str, AbstractContextManager[Subject]]] = [
-        (name, static_batch(setup) if name == STATIC else served(ENGINES[name], setup)) for name in names
+        (name, IN_PROCESS[name](setup) if name in IN_PROCESS else served(ENGINES[name], setup)) for name in names
     ]
     if setup.dtype == "int8" and "lightwell" in names:
         starts.append((OURS_BFLOAT16, served(lightwell_bfloat16, setup)))

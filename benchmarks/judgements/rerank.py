@@ -25,7 +25,7 @@ import httpx
 import numpy as np
 
 from benchmarks.comparison import OURS, in_order
-from benchmarks.embeddings import BOOK, ONNX, SENTENCE, InProcess, in_process, ratio, texts_of
+from benchmarks.embeddings import BOOK, ONNX, SENTENCE, InProcess, in_process, ratio, texts_of_tokens
 from benchmarks.models import add_peers
 from benchmarks.peers.engines import Absent
 from tests.support.processes import serve
@@ -53,25 +53,6 @@ def write_cross_encoder(folder: Path) -> None:
         folder
     )
     AutoTokenizer.from_pretrained(source, model_max_length=512).save_pretrained(folder)
-
-
-def documents_of(folder: Path, book: str) -> list[str]:
-    """Return documents that the model reads as `DOCUMENT_TOKENS` tokens each, give or take one."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    texts = iter(texts_of(book, 6 * NUM_DOCUMENTS))
-    documents = []
-    for _ in range(NUM_DOCUMENTS):
-        text = ""
-        offsets: list[tuple[int, int]] = []
-        while len(offsets) < DOCUMENT_TOKENS:
-            text = f"{text} {next(texts)}".strip()
-            offsets = tokenizer.encode(text, add_special_tokens=False).offsets
-        documents.append(text[: offsets[DOCUMENT_TOKENS - 1][1]])
-    return documents
 
 
 @contextmanager
@@ -123,7 +104,7 @@ def main() -> int:
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_cross_encoder(folder)
-        documents = documents_of(folder, BOOK.read_text(encoding="utf-8"))
+        documents = texts_of_tokens(folder, BOOK.read_text(encoding="utf-8"), NUM_DOCUMENTS, DOCUMENT_TOKENS)
         print("| dtype | | documents/s | ours / that | bar | within |\n|---|---|---|---|---|---|", flush=True)
         for dtype in options.dtype:
             met = _compare(folder, dtype, documents, options) and met

@@ -100,11 +100,10 @@ def vllm(setup: Setup) -> Iterator[Engine]:
         yield Engine("vllm", server, "model")
 
 
-@contextmanager
-def llama(setup: Setup) -> Iterator[Engine]:
-    """Run `llama-server` of llama.cpp with a full context a slot, on a copy of the checkpoint in its own format."""
+def converted_by_llama(setup: Setup) -> Path:
+    """Return the checkpoint in llama.cpp's own format, which is written once. Raises Absent."""
     install(HERE / "install_llama.sh", setup.home / "llama")
-    kind = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0", STORED: ""}[setup.dtype]
+    kind = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "q8_0", STORED: ""}[setup.dtype]
     converted = setup.home / "gguf" / f"{setup.folder.name}-{kind}.gguf"
     if setup.dtype == STORED:
         converted = setup.folder / GGUF_NAME
@@ -115,25 +114,43 @@ def llama(setup: Setup) -> Iterator[Engine]:
         partial = converted.with_suffix(".partial")
         run([*command, "--outtype", kind, "--outfile", str(partial)], "the checkpoint was not converted")
         partial.rename(converted)
-    port = free_port()
-    command = [str(setup.home / "llama" / "bin" / "llama-server"), "--model", str(converted), "--alias", "model"]
-    command += ["--host", LOOPBACK, "--port", str(port), "--no-webui"]
+    return converted
+
+
+@contextmanager
+def llama(setup: Setup, name: str = "llama.cpp", folder: str = "llama", *options: str) -> Iterator[Engine]:
+    """Run `llama-server` of llama.cpp with a full context a slot, on a copy of the checkpoint in its own format.
+
+    name, folder and options: of another build of it.
+    """
+    converted, port = converted_by_llama(setup), free_port()
+    command = [str(setup.home / folder / "bin" / "llama-server"), "--model", str(converted), "--alias", "model"]
+    command += ["--host", LOOPBACK, "--port", str(port), *(options or ["--no-webui"])]
     command += ["-np", str(setup.slots), "--ctx-size", str(setup.slots * setup.context)]
     with running(command, port, "/health", START_WITHIN, environment=setup.environment) as server:
-        yield Engine("llama.cpp", server, "model")
+        yield Engine(name, server, "model")
+
+
+@contextmanager
+def ik_llama(setup: Setup) -> Iterator[Engine]:
+    """Run the server of ik_llama.cpp, with flash attention, on the same file as llama.cpp."""
+    install(HERE / "install_llama.sh", setup.home / "ik", "ik")
+    with llama(setup, "ik_llama.cpp", "ik", "-fa", "on") as engine:
+        yield engine
 
 
 ENGINES: dict[str, Callable[[Setup], AbstractContextManager[Engine]]] = {
     "lightwell": lightwell,
     "vllm": vllm,
     "llama.cpp": llama,
+    "ik_llama.cpp": ik_llama,
 }
 
 
-def install(script: Path, target: Path) -> None:
+def install(script: Path, target: Path, *options: str) -> None:
     """Run an installation, which does nothing where `target` is complete. Raises Absent."""
     if not (target / "complete").exists():
-        run([str(script), str(target)], f"{script.name} failed")
+        run([str(script), str(target), *options], f"{script.name} failed")
 
 
 def run(command: list[str], failure: str) -> None:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from lightwell.model.kernels import library
 from lightwell.model.kernels.cpus import DOT_LEVELS, best_arithmetic
 from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.int8_rows import Quantization
 from lightwell.model.kernels.products import DOT, WIDEN, Arithmetic
 
 logger = logging.getLogger(__name__)
@@ -22,8 +23,14 @@ ArithmeticChoice = Literal["auto", "float32", "bf16-dot"]
 """The arithmetic of products of bfloat16 weights and rows: the fastest on this CPU (auto), widened to float32, or the
 CPU's own dot products.
 """
-ActivationChoice = Literal["dtype", "int8"]
-"""The precision of rows in products with weights of 8 or 4 bits: the network's dtype, or 8 bits."""
+ActivationChoice = Literal["dtype", "int8", "auto"]
+"""The precision of rows in products with weights of 8 or 4 bits: the network's dtype, 8 bits, or 8 bits where they are
+faster (auto).
+"""
+_BYTE_LEVELS = ("avx512_bf16",)
+"""Levels with faster products of all quantised weights if rows have 8 bits. Of AMX, bfloat16 is faster; NEON was not
+measured.
+"""
 
 ARITHMETIC_NAMES: dict[Arithmetic, ArithmeticChoice] = {WIDEN: "float32", DOT: "bf16-dot"}
 """The names of arithmetics in settings and answers."""
@@ -84,6 +91,19 @@ class KernelConfig:
         if self.kernels in ("torch", "triton"):
             return f"the kernels are turned off (--kernels {self.kernels})"
         return None if library.levels() else _NO_LIBRARY
+
+    def with_activations(
+        self, dtype: torch.dtype, device: torch.device, quantize: Quantization, *, is_quantized: bool
+    ) -> "KernelConfig":
+        """Return the choice for a network with `auto` activations decided. is_quantized: whether it has weights of 8 or
+        4 bits. Nothing is measured, as with arithmetics.
+        """
+        if self.activations != "auto":
+            return self
+        is_native = is_quantized and self.why_not_native(dtype, device) is None
+        # Weights in int8 are multiplied with 1 digit of a row instead of 2 or 3: less work at every level.
+        gains = is_native and (quantize == "int8" or library.kernels().level in _BYTE_LEVELS)
+        return replace(self, activations="int8" if gains else "dtype")
 
     def uses_triton(self, dtype: torch.dtype, device: torch.device) -> bool:
         """Return whether the Triton kernels compute with a dtype on a device: a GPU, or a CPU that interprets them."""

@@ -1,5 +1,7 @@
 """All layers of a BERT-like encoder in one call, and attention within whole texts: `cpu/encoder.cpp`.
 
+Weights are dense, or in int8, with rows that are rounded to 8 bits for each product.
+
 The bits of a text depend only on the text, on any number of threads; in float32 and with WIDEN also at every level of
 CPU. They equal the bits of the kernels of the single steps, one after the other.
 
@@ -16,26 +18,29 @@ from torch import Tensor
 
 from lightwell.model.kernels.checks import address_of, check_axes, check_numbers, check_tensor
 from lightwell.model.kernels.library import fields, kernels
-from lightwell.model.kernels.products import WIDEN, Arithmetic, BlockedWeight, check_arithmetic
+from lightwell.model.kernels.products import WIDEN, Arithmetic, Form, LaidWeight, check_arithmetic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderLayer:
-    """A layer: y = norm(y + out(attention(qkv(y)))), then y = last_norm(y + down(gelu(up(y)))), in one dtype."""
+    """A layer: y = norm(y + out(attention(qkv(y)))), then y = last_norm(y + down(gelu(up(y)))), of rows of one dtype.
 
-    qkv: BlockedWeight
+    Weights are `BlockedWeight`s in this dtype, or all `Int8BlockedWeight`s with `int8_activations`.
+    """
+
+    qkv: LaidWeight
     """[3 d, d]: queries, keys and values of all heads."""
     qkv_bias: Tensor
-    out: BlockedWeight
+    out: LaidWeight
     """[d, d]"""
     out_bias: Tensor
     norm: Tensor
     """The norm's weight, [d], like its bias."""
     norm_bias: Tensor
-    up: BlockedWeight
+    up: LaidWeight
     """[ff, d]"""
     up_bias: Tensor
-    down: BlockedWeight
+    down: LaidWeight
     """[d, ff]"""
     down_bias: Tensor
     last_norm: Tensor
@@ -67,12 +72,15 @@ class Encoder:
         eps: float,
         arithmetic: Arithmetic = WIDEN,
     ) -> None:
-        """Check and keep the layers. scale: of scores; eps: of norms; arithmetic: of bfloat16."""
+        """Check and keep the layers. scale: of scores; eps: of norms; arithmetic: of bfloat16 (with
+        weights in int8, of attention).
+        """
         if not layers:
             raise ValueError("layers is empty; at least one is accepted")
         check_arithmetic(arithmetic)
         first = layers[0]
-        self._width, self._dtype, ff = first.out.num_outputs, first.out.dtype, first.up.num_outputs
+        self._width, self._dtype, ff = first.out.num_outputs, first.out.row_dtype, first.up.num_outputs
+        self._in_bytes = first.out.form == Form.INT8_BYTES
         if num_heads < 1 or self._width % num_heads:
             raise ValueError(f"num_heads is {num_heads}; divisors of the width {self._width} are accepted")
         self._layers = list(layers)
@@ -88,11 +96,12 @@ class Encoder:
         """Check a layer and return the addresses of its tensors."""
         d, found = self._width, _CEncoderLayer()
         for name, shape in {"qkv": (3 * d, d), "out": (d, d), "up": (ff, d), "down": (d, ff)}.items():
-            weight: BlockedWeight = getattr(layer, name)
+            weight: LaidWeight = getattr(layer, name)
             own_shape = weight.num_outputs, weight.num_inputs
-            if own_shape != shape or weight.dtype != self._dtype:
-                accepted = f"{self._dtype} {list(shape)}"
-                raise ValueError(f"{name} is {weight.dtype} {list(own_shape)}; {accepted} is accepted")
+            in_bytes, is_dense = weight.form == Form.INT8_BYTES, weight.packed.dtype == self._dtype
+            if own_shape != shape or not (in_bytes if self._in_bytes else is_dense) or weight.row_dtype != self._dtype:
+                accepted = f"{'int8' if self._in_bytes else self._dtype} {list(shape)} for rows of {self._dtype}"
+                raise ValueError(f"{name} is {weight.stored} {list(own_shape)}; {accepted} is accepted")
             setattr(found, name, weight.packed.data_ptr())
             bias = f"{name}_bias"
             setattr(found, bias, address_of(bias, getattr(layer, bias), (self._dtype,), shape[:1]))
@@ -112,13 +121,14 @@ class Encoder:
         _check_first_rows(first_rows, len(stream))
         kernels().call(
             f"encode_{self._kind}",
-            "ppppll" + "l" * len(self._extra),
+            "pppplll" + "l" * len(self._extra),
             ctypes.addressof(self._table),
             ctypes.addressof(self._shape),
             stream.data_ptr(),
             first_rows.data_ptr(),
             len(first_rows) - 1,
             int(first_alone),
+            int(self._in_bytes),
             *self._extra,
         )
 

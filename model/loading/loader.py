@@ -132,6 +132,7 @@ def load_model(
         raise ModelLoadError(
             f"--activations int8: no weight of {folder} is kept in 8 or 4 bits; --quantize int8 and int4 are accepted"
         )
+    kernels = kernels.with_activations(dtype, device, quantize, is_quantized=is_quantized)
     model = build_model(
         config,
         weights,

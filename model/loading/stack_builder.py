@@ -81,8 +81,10 @@ class StackBuilder:
         """Builds a layer whose matrix is not quantised."""
         self.quantize: Quantization = quantize
         is_native = kernels.why_not_native(tokens.dtype, tokens.device) is None
-        is_quantized = quantize != "none" or any(isinstance(each, QuantizedMatrix) for each in weights.values())
-        self.is_whole = shares is None and is_native and not is_quantized and fits_encode_step(config)
+        is_stored_quantized = any(isinstance(each, QuantizedMatrix) for each in weights.values())
+        accepted = quantize == "none" or (quantize, kernels.activations) == ("int8", "int8")
+        takes_weights = accepted and not is_stored_quantized
+        self.is_whole = shares is None and is_native and takes_weights and fits_encode_step(config)
         """Whether an `EncodeStep` can run the whole stack."""
         self.attention = self._attention()
 

@@ -15,7 +15,7 @@ from lightwell.model.config import ModelConfig
 from lightwell.model.hooks.hooks import Hooks
 from lightwell.model.kernels.encoder import Encoder, EncoderLayer
 from lightwell.model.kernels.library import num_threads
-from lightwell.model.kernels.products import Arithmetic, BlockedWeight
+from lightwell.model.kernels.products import Arithmetic, LaidWeight
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.norm import LayerNorm, Norm
 from lightwell.model.network.block import Block
@@ -27,7 +27,7 @@ texts less evenly, which took 10 % longer.
 
 
 def fits_encode_step(config: ModelConfig) -> bool:
-    """Return whether `EncodeStep` can run a stack on native kernels, with weights that are not quantised."""
+    """Return whether `EncodeStep` can run a stack on native kernels, with weights as `Encoder` takes them."""
     wanted = {
         "causal": False,
         "norm": "layernorm",
@@ -105,8 +105,8 @@ def _layer(block: Block) -> EncoderLayer:
     )
 
 
-def _product(linear: Linear) -> tuple[BlockedWeight, Tensor]:
-    assert isinstance(linear.weight, BlockedWeight)
+def _product(linear: Linear) -> tuple[LaidWeight, Tensor]:
+    assert isinstance(linear.weight, LaidWeight)
     assert linear.bias is not None
     return linear.weight, linear.bias
 

@@ -146,11 +146,11 @@ class Settings:
         types.choice("none", "int8", "int4", "fp8"),
         "Quantise matrices on load, which is smaller and faster: int8 and int4 on a CPU, fp8 on a GPU.",
     )
-    activations: Literal["dtype", "int8"] = COMPUTE.setting(
+    activations: Literal["dtype", "int8", "auto"] = COMPUTE.setting(
         "dtype",
-        types.choice("dtype", "int8"),
-        "Precision of activations that multiply 8-bit and 4-bit weights on a CPU: --dtype, or int8, which is faster "
-        "and less exact.",
+        types.choice("dtype", "int8", "auto"),
+        "Precision of activations that multiply 8-bit and 4-bit weights on a CPU: --dtype; int8, which is faster "
+        "and less exact; or auto, int8 where this CPU gains from it.",
     )
     device: str = COMMON.setting("auto", types.choice("auto", "cpu", "cuda"), "Device that runs the model.")
     devices: int | Literal["all"] | tuple[int, ...] = COMPUTE.setting(

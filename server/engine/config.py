@@ -80,8 +80,10 @@ class EngineConfig:
     """How our kernels multiply bfloat16 numbers: as the CPU does best (auto), widened to float32, or with its own
     dot products (bf16-dot).
     """
-    activations: Literal["dtype", "int8"] = "dtype"
-    """The precision of rows that our kernels multiply by weights of 8 or 4 bits: the network's dtype, or 8 bits."""
+    activations: Literal["dtype", "int8", "auto"] = "dtype"
+    """The precision of rows that our kernels multiply by weights of 8 or 4 bits: the network's dtype, 8 bits, or the
+    faster one on this CPU (auto).
+    """
     adapters: tuple[AdapterFolder, ...] = ()
     max_lora_rank: int = 64
     """The highest rank of an adapter."""

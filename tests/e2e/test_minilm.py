@@ -7,6 +7,7 @@ of E. Nesbit's "The Book of Dragons" (1900; public domain, from Project Gutenber
 import asyncio
 import base64
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from lightwell.server.library.llm import LLM
 from tests import readme
 from tests.support.processes import Server
 from tests.support.shared import shared_server
@@ -30,6 +32,34 @@ ODD = (
     "supercalifragilisticexpialidocious" * 8,
     TEXT[:6000],  # over the 256 tokens that the model's files allow: both sides must cut alike
 )
+
+PAIRS = (
+    (5, "A man is playing a guitar.", "A man plays the guitar."),
+    (5, "The plane is taking off.", "An airplane is taking off."),
+    (5, "The children ran home through the rain.", "In the rain, the kids ran home."),
+    (5, "She bought a new car last week.", "Last week she purchased a new automobile."),
+    (4, "A woman is slicing an onion.", "Somebody is cutting vegetables."),
+    (4, "The meeting was moved to Friday.", "They will meet on Friday instead."),
+    (4, "Heavy snow closed the road over the mountains.", "The mountain pass is shut because of snow."),
+    (4, "He forgot his keys at the office.", "He left his keys at work."),
+    (3, "A dog is running on the beach.", "A dog is sleeping on the beach."),
+    (3, "The train to Paris leaves at noon.", "The train from Paris arrives at night."),
+    (3, "She reads a book in the garden.", "A girl writes a letter in the garden."),
+    (3, "The price of oil rose sharply.", "Oil became cheaper this month."),
+    (2, "The bakery sells fresh bread.", "The restaurant serves soup."),
+    (2, "A cat sits on the windowsill.", "Two dogs bark at the door."),
+    (2, "The team won the football match.", "The tennis player lost the final."),
+    (2, "He repaired the old bicycle.", "The mechanic sells motorcycles."),
+    (1, "The doctor examined the patient.", "Hospitals are expensive to build."),
+    (1, "Rain is expected tomorrow.", "Farmers harvest wheat in summer."),
+    (1, "The students passed the exam.", "The library opens at nine."),
+    (1, "A ship crossed the ocean.", "The beach was crowded."),
+    (0, "The dragon slept in its cave.", "Interest rates were raised again."),
+    (0, "He ate an apple.", "The software update failed."),
+    (0, "The violin needs new strings.", "A volcano erupted in Iceland."),
+    (0, "Please close the window.", "Penguins cannot fly."),
+)
+"""Sentences with the similarity of their meanings: 5 the same, 3 the same subject, 0 unrelated."""
 
 
 def sentences() -> list[str]:
@@ -86,3 +116,32 @@ async def test_what_the_folder_says_can_be_overruled(minilm: Server, theirs: Sen
     for text, vector in zip(texts, await embed(minilm, texts, pooling="cls", normalize=False), strict=True):
         states = theirs.encode(text, output_value="token_embeddings").numpy()
         assert abs(vector - states[0]).max() < 1e-5
+
+
+def similarities(vectors: np.ndarray) -> np.ndarray:
+    """Return the cosine of each of `PAIRS`, of vectors of length 1."""
+    found: np.ndarray = (vectors[::2] * vectors[1::2]).sum(1)
+    return found
+
+
+def order_correlation(alike: Sequence[int], cosines: np.ndarray) -> float:
+    """Return the correlation of `PAIRS`' similarities with the ranks of their cosines."""
+    return float(np.corrcoef(alike, cosines.argsort().argsort())[0, 1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_in_int8_similar_sentences_stay_similar(minilm: Server, dtype: str) -> None:
+    alike, *pairs = zip(*PAIRS, strict=True)
+    texts, others = [text for pair in zip(*pairs, strict=True) for text in pair], sentences()[: -len(ODD)]
+    exact, exact_others = await embed(minilm, texts), await embed(minilm, others)
+    options = {"dtype": dtype, "quantize": "int8", "activations": "int8", "threads": 1}
+    with LLM(readme.minilm()[0], **options) as llm:
+        assert llm.capabilities()["compute_dtype"] == f"{dtype}/int8"
+        rounded, rounded_others = llm.embed(texts, use_tqdm=False).matrix, llm.embed(others, use_tqdm=False).matrix
+    assert np.corrcoef(similarities(exact), similarities(rounded))[0, 1] > 0.999
+    assert abs(similarities(exact) - similarities(rounded)).max() < 0.03
+    assert order_correlation(alike, similarities(rounded)) > order_correlation(alike, similarities(exact)) - 0.01
+    nearest = [
+        np.argsort(vectors @ vectors.T - 9 * np.eye(len(others)))[:, -1] for vectors in (exact_others, rounded_others)
+    ]
+    assert np.mean(nearest[0] == nearest[1]) > 0.95

@@ -14,6 +14,7 @@ from lightwell.model.hooks.hooks import AttentionChange, AttentionTap, Change, H
 from lightwell.model.hooks.point_names import points_of, stack_config, why_absent
 from lightwell.model.hooks.points import Point, Stack
 from lightwell.model.kernels.choice import AUTO, KernelConfig
+from lightwell.model.kernels.int8_rows import Quantization
 from lightwell.model.kv_cache import KVCache
 from lightwell.model.layers.lora import AdaptedRows, Adapter
 from lightwell.model.loading.loader import load_model
@@ -33,8 +34,11 @@ ENCODER_ONLY = ("cross_attn.hook_k", "cross_attn.hook_v", "cross_attn.hook_rot_k
 MAPS = ("hook_attn_scores", "hook_pattern")
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32, kernels: KernelConfig = AUTO) -> Transformer:
-    return load_model(folder, read_config(folder), dtype, CPU, max_model_len=tiny.CONTEXT, kernels=kernels)
+def load(
+    folder: Path, dtype: torch.dtype = torch.float32, kernels: KernelConfig = AUTO, quantize: Quantization = "none"
+) -> Transformer:
+    config, context = read_config(folder), tiny.CONTEXT
+    return load_model(folder, config, dtype, CPU, max_model_len=context, kernels=kernels, quantize=quantize)
 
 
 def token_ids(count: int) -> list[int]:

@@ -13,11 +13,12 @@
 #include "rows.h"
 #include "attention/text_attention.h"
 #include "threads/work_queue.h"
+#include "products/int8.h"
 #include "products/whole_products.h"
 
 namespace LEVEL {
 
-// Of one layer, all of T: weights as `pack` lays them, biases, norms. Same fields as in encoder.py.
+// Of one layer: weights as `pack` lays them or as in int8.h, biases and norms of T. Same fields as in encoder.py.
 struct EncoderLayer {
   const void *qkv, *qkv_bias;              // [3 d, d]
   const void *out, *out_bias;              // [d, d]
@@ -44,7 +45,8 @@ enum Step { QKV, ATTEND, OUT, NORM, UP, DOWN, LAST_NORM, NUM_STEPS };
 struct GroupRows;
 struct GroupHidden;
 
-template <class Form, class T>
+// IN_BYTES: weights are in int8, and the rows that they multiply are rounded to 8 bits (int8.h).
+template <class Form, class T, bool IN_BYTES>
 struct Encoder {
   const EncoderLayer* layers;
   const EncoderShape& shape;
@@ -126,20 +128,40 @@ struct Encoder {
     const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
     const Word* weight = static_cast<const Word*>(p.weight);
     const T* bias = static_cast<const T*>(p.bias);
+    const long activation = step == UP ? GELU : NONE;
     for (long i = things.begin; i < things.end;) {
       const long part = i / num_blocks, first = first_row(part, parts, num_rows_of_step);
       const long count = first_row(part + 1, parts, num_rows_of_step) - first;
+      if constexpr (IN_BYTES) {
+        const long begin = i - part * num_blocks, left = things.end - part * num_blocks;
+        const long end = left < num_blocks ? left : num_blocks;
+        multiply_bytes(p, first, count, activation, begin, end);
+        i += end - begin;
+        continue;
+      }
       const auto* x = rows_for<Form>(p.x + first * K, count, K);
       float* sums = scratch<ProductSums, float>(lanes_up(count) * BLOCK);
       const InUse<Form> in_use;
       for (; i < things.end && i / num_blocks == part; ++i) {
         const long block = i % num_blocks, column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
         sum_block<Form>(x, laid_stride<Form>(K), count, weight + block * block_words, K, sums, [&](long r, long num) {
-          store_block(sums + r * BLOCK, num, width, bias + column, step == UP ? GELU : NONE,
-                      p.to + (first + r) * N + column, N);
+          store_block(sums + r * BLOCK, num, width, bias + column, activation, p.to + (first + r) * N + column, N);
         });
       }
     }
+  }
+
+  // `count` rows from `first` on, rounded to bytes, times blocks begin <= b < end.
+  void multiply_bytes(const Product& p, long first, long count, long activation, long begin, long end) const {
+    struct Digits;
+    struct Scales;
+    const long K = p.num_inputs, N = p.num_outputs, stride = int8::digit_stride(K);
+    uint8_t* digits = scratch<Digits, uint8_t>(lanes_up(count) * stride);
+    float* scales = scratch<Scales, float>(count);
+    for (long r = 0; r < count; ++r)
+      scales[r] = int8::digits_of_row<1>(p.x + (first + r) * K, K, digits + r * stride);
+    int8::multiply_blocks<1>(digits, scales, count, K, static_cast<const int8_t*>(p.weight),
+                             static_cast<const T*>(p.bias), activation, N, begin, end, p.to + first * N);
   }
 
   void attend(long layer, long text, long head) const {
@@ -199,7 +221,7 @@ long first_text(const long* first_rows, long num_texts, long g, long count) {
   return low;
 }
 
-template <class Form, class T>
+template <class Form, bool IN_BYTES, class T>
 void encode(const EncoderLayer* layers, const EncoderShape& shape, T* stream, const long* first_rows, long num_texts,
             bool first_alone) {
   const long threads = lightwell_num_threads(), num_rows = first_rows[num_texts] - first_rows[0];
@@ -208,12 +230,12 @@ void encode(const EncoderLayer* layers, const EncoderShape& shape, T* stream, co
   for (long g = 0; g < count; ++g)
     there += first_text(first_rows, num_texts, g, count) < first_text(first_rows, num_texts, g + 1, count);
   if (there < threads)
-    return Encoder<Form, T>(layers, shape, first_rows, num_texts, threads, first_alone, stream).run_shared();
+    return Encoder<Form, T, IN_BYTES>(layers, shape, first_rows, num_texts, threads, first_alone, stream).run_shared();
   parallel(count, [&](long g) {
     const long first = first_text(first_rows, num_texts, g, count);
     const long end = first_text(first_rows, num_texts, g + 1, count);
     if (first < end)
-      Encoder<Form, T>(layers, shape, first_rows + first, end - first, 1, first_alone, stream).run_alone();
+      Encoder<Form, T, IN_BYTES>(layers, shape, first_rows + first, end - first, 1, first_alone, stream).run_alone();
   });
 }
 
@@ -221,19 +243,22 @@ void encode(const EncoderLayer* layers, const EncoderShape& shape, T* stream, co
 }  // namespace LEVEL
 
 // Replaces the residual stream [T, d] by the one after all layers. first_rows [num_texts + 1]: of each text, and T;
-// layers [shape->num_layers]; first_alone: only the first row of each text is needed, other rows get arbitrary numbers
+// layers [shape->num_layers]; first_alone: only the first row of each text is needed, other rows get arbitrary numbers;
+// in_bytes: weights are in int8, and the rows that they multiply are rounded to 8 bits
 EXPORT(void, encode_f32)(const LEVEL::EncoderLayer* layers, const LEVEL::EncoderShape* shape, float* stream,
-                         const long* first_rows, long num_texts, long first_alone) {
+                         const long* first_rows, long num_texts, long first_alone, long in_bytes) {
   using namespace LEVEL;
-  encode<Float>(layers, *shape, stream, first_rows, num_texts, first_alone);
+  const auto run = in_bytes ? encode<Float, true, float> : encode<Float, false, float>;
+  run(layers, *shape, stream, first_rows, num_texts, first_alone);
 }
 
 // arithmetic: as of product_bf16
 EXPORT(void, encode_bf16)(const LEVEL::EncoderLayer* layers, const LEVEL::EncoderShape* shape, uint16_t* stream,
-                          const long* first_rows, long num_texts, long first_alone, long arithmetic) {
+                          const long* first_rows, long num_texts, long first_alone, long in_bytes, long arithmetic) {
   using namespace LEVEL;
-  if (arithmetic == 1) return encode<Dot>(layers, *shape, stream, first_rows, num_texts, first_alone);
-  encode<Widened>(layers, *shape, stream, first_rows, num_texts, first_alone);
+  const auto widened = in_bytes ? encode<Widened, true, bfloat16> : encode<Widened, false, bfloat16>;
+  const auto dot = in_bytes ? encode<Dot, true, bfloat16> : encode<Dot, false, bfloat16>;
+  (arithmetic == 1 ? dot : widened)(layers, *shape, stream, first_rows, num_texts, first_alone);
 }
 
 // mixed [T, H, D] = softmax(scale q K^T) V within each text of qkv [T, 3, H, D]: only attention.

@@ -15,7 +15,7 @@ from lightwell.model.kernels import build, cpus, library
 from lightwell.model.kernels.choice import AUTO, KernelConfig
 from lightwell.model.kernels.cpus import DOT_LEVELS, TABLE, CpuRow, best_arithmetic, find_row
 from lightwell.model.kernels.products import DOT, WIDEN
-from tests.model.kernels.levels import NOT_COMPILED, at_level
+from tests.model.kernels.levels import NOT_COMPILED, at_level, each_level
 
 CPU = torch.device("cpu")
 needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
@@ -186,3 +186,18 @@ def test_without_a_library_torch_serves_unless_native_kernels_are_asked_for_and_
     assert compiled.count(number) == 1
     other.write_bytes(compiled.replace(number, bytes(8)))
     assert "another source" in choosing("auto", built=other, LIGHTWELL_KERNEL_LIBRARY="")
+
+
+@needs_kernels
+@each_level
+def test_auto_activations_have_8_bits_where_that_is_faster(level: str) -> None:
+    auto = KernelConfig(activations="auto")
+    with at_level(level):
+        for dtype in (torch.float32, torch.bfloat16):
+            assert auto.with_activations(dtype, CPU, "int8", is_quantized=True).activations == "int8"
+            stored = auto.with_activations(dtype, CPU, "none", is_quantized=True).activations
+            assert stored == ("int8" if level == "avx512_bf16" else "dtype")
+            assert auto.with_activations(dtype, CPU, "none", is_quantized=False).activations == "dtype"
+        assert auto.with_activations(torch.float16, CPU, "int8", is_quantized=True).activations == "dtype"
+    for given in (AUTO, KernelConfig(activations="int8")):
+        assert given.with_activations(torch.float32, CPU, "int8", is_quantized=True) == given

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from lightwell.model.kernels import library, rows
 from lightwell.model.kernels.encoder import Encoder, EncoderLayer, attend_texts
-from lightwell.model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
+from lightwell.model.kernels.forms import lay_weight
+from lightwell.model.kernels.int8_rows import Quantization
+from lightwell.model.kernels.products import DOT, WIDEN, Arithmetic, LaidWeight
 from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere
 from tests.model.kernels.levels import at_level, each_level
 
@@ -19,6 +21,8 @@ _KINDS: dict[str, tuple[torch.dtype, Arithmetic]] = {
     "float32": (torch.float32, WIDEN),
     "bfloat16": (torch.bfloat16, WIDEN),
     "dot": (torch.bfloat16, DOT),
+    "float32 int8": (torch.float32, WIDEN),
+    "dot int8": (torch.bfloat16, DOT),
 }
 _SHAPES = ((3, 32, 160), (2, 64, 96), (1, 128, 33), (1, 20, 7), (5, 7, 65))
 """Heads, head dimension, width of the MLP."""
@@ -29,11 +33,15 @@ every_kind = pytest.mark.parametrize("kind", _KINDS)
 _LENGTHS = [1, 2, 15, 16, 17, 32, 33, 65, 150, *[30] * 3]
 
 
-def _layer(heads: int, dim: int, ff: int, dtype: torch.dtype, arithmetic: Arithmetic = WIDEN) -> EncoderLayer:
+def _layer(
+    heads: int, dim: int, ff: int, dtype: torch.dtype, arithmetic: Arithmetic = WIDEN, *, in_bytes: bool = False
+) -> EncoderLayer:
     d = heads * dim
 
-    def weight(outputs: int, inputs: int) -> BlockedWeight:
-        return BlockedWeight((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), arithmetic)
+    def weight(outputs: int, inputs: int) -> LaidWeight:
+        numbers = (torch.randn(outputs, inputs) / inputs**0.5).to(dtype)
+        quantize: Quantization = "int8" if in_bytes else "none"
+        return lay_weight(numbers, quantize, arithmetic=arithmetic, keep_dtype=True, int8_activations=True)
 
     def vector(count: int, mean: float = 0.0) -> Tensor:
         return (mean + torch.randn(count) / 3).to(dtype)
@@ -89,7 +97,7 @@ def test_a_call_has_the_bits_of_its_steps_one_after_the_other(level: str, kind: 
     lengths = [150, 1, 16, 17, 33, 65, 128, 2, random.randrange(1, 131)]
     first_rows = _first_rows(lengths)
     for heads, dim, ff in _SHAPES:
-        layers = [_layer(heads, dim, ff, dtype, arithmetic) for _ in range(2)]
+        layers = [_layer(heads, dim, ff, dtype, arithmetic, in_bytes="int8" in kind) for _ in range(2)]
         encoder, x = _encoder(layers, heads, arithmetic), draw_numbers(int(first_rows[-1]), heads * dim, dtype=dtype)
         with at_level(level):
             wanted = _step_by_step(layers, x, first_rows, heads, arithmetic)
@@ -107,7 +115,7 @@ def test_a_text_has_the_same_bits_alone_and_among_others_in_any_number_of_thread
     dtype, arithmetic = _KINDS[kind]
     lengths = random.sample(_LENGTHS, len(_LENGTHS))
     first_rows = _first_rows(lengths)
-    encoder = _encoder([_layer(2, 32, 96, dtype) for _ in range(3)], 2, arithmetic)
+    encoder = _encoder([_layer(2, 32, 96, dtype, in_bytes="int8" in kind) for _ in range(3)], 2, arithmetic)
     x = draw_numbers(int(first_rows[-1]), 64, dtype=dtype)
     with at_level(level):
         together = _encoded(encoder, x, first_rows)
@@ -124,11 +132,12 @@ def test_a_text_has_the_same_bits_alone_and_among_others_in_any_number_of_thread
                 assert_same_bits((found[first_rows[:-1]],), (together[first_rows[:-1]],))
 
 
+@pytest.mark.parametrize("in_bytes", [False, True], ids=["dense", "int8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_numbers_are_the_same_at_every_level(dtype: torch.dtype) -> None:
+def test_numbers_are_the_same_at_every_level(dtype: torch.dtype, in_bytes: bool) -> None:
     for lengths in ([130], [7, 45], [30] * 10):
         first_rows = _first_rows(lengths)
-        encoder = _encoder([_layer(3, 32, 160, dtype)], 3, WIDEN)
+        encoder = _encoder([_layer(3, 32, 160, dtype, in_bytes=in_bytes)], 3, WIDEN)
         x = draw_numbers(int(first_rows[-1]), 96, dtype=dtype)
         qkv = draw_numbers(int(first_rows[-1]), 3, 3, 20, dtype=dtype)
         everywhere(
@@ -198,7 +207,14 @@ def test_wrong_arguments_are_refused_by_name() -> None:
     ):
         with pytest.raises(ValueError, match=r"^qkv "):
             attend_texts(wrong, torch.tensor([0, 9]))
-    for change in ({"qkv": layer.out}, {"down": layer.up}, {"up_bias": torch.randn(47)}, {"norm": torch.randn(33)}):
+    in_bytes = _layer(2, 16, 48, torch.float32, in_bytes=True)
+    for change in (
+        {"qkv": layer.out},
+        {"qkv": in_bytes.qkv},
+        {"down": layer.up},
+        {"up_bias": torch.randn(47)},
+        {"norm": torch.randn(33)},
+    ):
         with pytest.raises(ValueError, match=rf"^{next(iter(change))} "):
             _encoder([dataclasses.replace(layer, **change)], 2, WIDEN)
     with pytest.raises(ValueError, match=r"^num_heads is 3"):

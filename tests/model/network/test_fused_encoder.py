@@ -11,6 +11,8 @@ import torch
 
 from lightwell.model.batch import Batch
 from lightwell.model.hooks.hooks import Hooks, Read
+from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.int8_rows import Quantization
 from lightwell.model.layers.linear import Linear
 from lightwell.model.network import fused_encoder
 from lightwell.model.network.fused_encoder import fits_encode_step
@@ -20,12 +22,15 @@ from tests.invariance import num_threads
 from tests.model.watching import BLOCK, CPU, load, token_ids
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
+@pytest.fixture(params=["float32", "bfloat16", "float32 int8", "bfloat16 int8"])
 def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Transformer:
     """An encoder with a check after every 40 rows of each thread."""
     monkeypatch.setattr(fused_encoder, "_ROWS_BETWEEN_CHECKS", 40)
     monkeypatch.setattr(fused_encoder, "_WORK_BETWEEN_CHECKS", 0)
-    loaded = load(tiny.make_variant("bert", tmp_path), request.param)
+    dtype, *in_int8 = request.param.split()
+    quantize: Quantization = "int8" if in_int8 else "none"
+    kernels = KernelConfig(activations="int8" if in_int8 else "dtype")
+    loaded = load(tiny.make_variant("bert", tmp_path), getattr(torch, dtype), kernels, quantize)
     assert loaded.encoder is not None
     assert loaded.encoder.encode_step is not None
     return loaded

@@ -46,11 +46,15 @@ def test_rows_rounded_to_8_bits_cost_less_than_weights_of_4_and_need_such_weight
     exact = printed(capsys)
     assert main([*arguments, "--quantize", "int8", "--activations", "int8"]) == 0
     rounded = printed(capsys)
+    assert main([*arguments, "--quantize", "int8", "--activations", "auto"]) == 0
+    assert printed(capsys) == rounded
     assert exact["perplexity"] != rounded["perplexity"]
     assert main([*arguments, "--quantize", "int4"]) == 0
     assert rounded["KL from other, mean"] < printed(capsys)["KL from other, mean"]
     assert main([*arguments, "--activations", "int8"]) == 1
     assert "no weight of" in capsys.readouterr().err
+    assert main([*arguments, "--activations", "auto"]) == 0
+    assert printed(capsys)["KL from other, mean"] == 0
 
 
 def test_a_model_is_what_it_is_compared_with(capsys: pytest.CaptureFixture[str]) -> None:
