@@ -282,9 +282,10 @@ def _full_heads(hf: Fields, windows: tuple[int | None, ...]) -> dict[str, Any]:
             own["num_key_value_heads"] = hf.size("num_global_key_value_heads")
     else:
         given = hf.nested("per_layer_config")
-        own = dict(given.nested(str(len(windows) - 1)).values)  # the last layer has no window
+        layers = {i.lstrip("0") or "0": each for i, each in given.values.items() if each}  # transformers writes "05"
+        own = dict(Fields(layers, given.file).nested(str(len(windows) - 1)).values)  # the last layer has no window
         expected = {str(i): own for i, window in enumerate(windows) if window is None}
-        if not own.keys() <= usual.keys() or {i: one for i, one in given.values.items() if one} != expected:
+        if not own.keys() <= usual.keys() or layers != expected:
             accepted = "other head_dim and num_key_value_heads for all full_attention layers alike are supported"
             raise hf.refuse("per_layer_config", accepted)
     return grouped_heads(hf.with_values(**{**usual, **own}))

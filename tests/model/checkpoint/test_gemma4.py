@@ -40,6 +40,8 @@ def test_fields_of_their_own_and_a_configuration_by_layer_mean_the_same(folder: 
     first |= {"global_head_dim": own["head_dim"], "num_global_key_value_heads": own.get("num_key_value_heads")}
     assert read(tmp_path, first) == read(tmp_path, now)
     assert read(tmp_path, {**first, "global_head_dim": 32}) != read(tmp_path, now)
+    padded = {layer.zfill(2): each for layer, each in now["per_layer_config"].items()}  # of ten layers and more
+    assert read(tmp_path, {**now, "per_layer_config": padded}) == read(tmp_path, now)
 
 
 @pytest.mark.parametrize("name", ["gemma4", "gemma4-e2b", "gemma3n"])
