@@ -68,7 +68,7 @@ def texts_of(book: str, count: int = NUM_TEXTS) -> list[str]:
 
 
 def texts_of_tokens(folder: Path, book: str, count: int, tokens: int) -> list[str]:
-    """Return texts that the model reads as `tokens` tokens each, give or take one, without those that it adds."""
+    """Return texts that the model reads as `tokens` tokens each, give or take one, without its special tokens."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""Measure the speed of speculation: output tokens per second with `--speculation auto` over those with `off`.
+"""Measure the speed of speculation: the ratio of output tokens per second with `--speculation auto` and `off`.
 
 Both engines have the same network, in this process, and answer the same requests in turn; their answers are compared.
 The prompts' blocks are in the prefix cache, so a figure is nearly that of decoding only. `copying` repeats a
