@@ -248,6 +248,12 @@ class Hooks:
     attention_changes: Sequence[AttentionChange] = ()
     _found: dict[int | None, LayerHooks] | None = field(init=False, default=None)
 
+    @property
+    def has_points_of_layers(self) -> bool:
+        """Return whether any point of a layer is read or changed."""
+        is_read = any(each.layer is not None for each in self.reads)
+        return is_read or any(each.layer is not None for each in self.changes)
+
     @classmethod
     def of(cls, hooks: Sequence[Hook]) -> Self | None:
         """Return hooks of any kinds together, or None if there are none."""

@@ -1,4 +1,4 @@
-"""Runs a decoder's blocks for a few rows in one call, as a program of steps: `cpu/decoder.h`. The kernels one by one
+"""Runs a decoder's blocks in one call, as a program of steps: `cpu/decoder.h`. The kernels one by one
 give the same bits.
 
 Each product of such a step takes microseconds, and the Python code between products would take as long again. The

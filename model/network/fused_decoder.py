@@ -1,6 +1,6 @@
 """Runs the blocks of a decoder in one call, with the same bits as the separate blocks.
 
-The blocks become one program (`block_program.py`). The products of such a step take microseconds each, and the overhead
+The blocks become one program (`block_program.py`). The products of a few rows take microseconds each, and the overhead
 of torch and Python between them takes as long.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
@@ -71,8 +71,8 @@ class DecodeStep:
         self._num_weights = of_all // len(blocks)
         self._expert_weights = program.num_expert_weights // max(1, program.num_experts) // len(blocks)
         self._changes: WeakKeyDictionary[Adapter, AdapterChanges] = WeakKeyDictionary()
-        self._caches: Sequence[LayerCache] = ()
-        self._layer_caches: LayerCaches | None = None
+        self._kept_caches: tuple[Sequence[LayerCache], LayerCaches] | None = None
+        """The caches of the last step, and their addresses; one attribute, as threads may share a network."""
 
     @classmethod
     def of(cls, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> Self | None:
@@ -89,7 +89,7 @@ class DecodeStep:
             linear in adapter.changes for _, adapter in adapted.runs for linear in self._activated
         ):
             return first
-        if hooks is not None and (hooks.reads or hooks.changes) and not self._has_all_points:
+        if hooks is not None and not self._has_all_points and hooks.has_points_of_layers:
             return first
         rows, count = batch.num_rows_at(first), len(self._blocks)
         if any(len(lists) > _MOST_LISTS for lists in self._items(batch, rows).values()):
@@ -206,17 +206,18 @@ class DecodeStep:
 
     def _memory(self, caches: Sequence[LayerCache]) -> LayerCaches:
         """Return the caches in the kernels' form. A server's steps all use the same caches."""
-        if self._layer_caches is None or caches is not self._caches:
-            self._layer_caches = LayerCaches(
-                [
-                    (each.keys, each.values)
-                    if each.states is None
-                    else StateCache(each.states.inputs, each.states.memory)
-                    for each in caches
-                ]
-            )
-            self._caches = caches
-        return self._layer_caches
+        kept = self._kept_caches
+        if kept is not None and kept[0] is caches:
+            return kept[1]
+        found = LayerCaches(
+            [
+                (each.keys, each.values) if each.states is None else StateCache(each.states.inputs, each.states.memory)
+                for each in caches
+            ]
+        )
+        if caches[0] is not caches[-1]:  # an encoder's buffer must be free before a larger one is allocated
+            self._kept_caches = caches, found
+        return found
 
     def _changes_of(self, adapter: Adapter) -> AdapterChanges:
         """Return an adapter's changes in the kernels' form, which is kept as long as the adapter."""

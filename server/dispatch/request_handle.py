@@ -97,15 +97,23 @@ class RequestHandle:
             finally:
                 self._waiter = None
         output = self._outputs.popleft()
+        if output.token_id is not None:
+            self._charge(1)
         if output.finish_reason is not None:
             self._take()
         return output
 
-    def close(self) -> None:
-        """Abort the request if it is unfinished, and drop unread outputs. It may be called again."""
+    def close(self, *, is_complete: bool = False) -> None:
+        """Abort the request if it is unfinished, and drop unread outputs. It may be called again.
+
+        is_complete: whether the reader has the whole answer, as at a stop string. The tokens after it, which came in
+        the same step, are not charged.
+        """
         if self._is_closed:
             return
         self._is_closed = True
+        if not is_complete:
+            self._charge(sum(output.token_id is not None for output in self._outputs))
         self._outputs.clear()
         self._take()
         self._wake()
@@ -114,8 +122,7 @@ class RequestHandle:
 
     def push(self, output: RequestOutput) -> None:
         """Add an output; the engine client calls this. An end by deadline, error or abort raises in the iteration."""
-        if output.token_id is not None:
-            self._count_token()
+        self.num_generated_tokens += output.token_id is not None
         if output.finish_reason == "deadline":
             self.expire(was_scheduled=output.timing is not None and output.timing.scheduled is not None)
         elif (error := error_of(output)) is not None:
@@ -127,10 +134,11 @@ class RequestHandle:
 
     def push_token(self, token_id: int) -> None:
         """Add a token that came with nothing else; the engine client calls this."""
-        self._count_token()
+        self.num_generated_tokens += 1
         is_awaited = self._waiter is not None and not self._waiter.done()
         try:
             if is_awaited and self.on_token is not None and self.on_token(token_id):
+                self._charge(1)
                 return
         except BaseException as error:  # only this request fails: the same message has tokens of others
             raise_exit(error)
@@ -156,10 +164,9 @@ class RequestHandle:
         self.is_finished = True
         self._wake()
 
-    def _count_token(self) -> None:
-        self.num_generated_tokens += 1
+    def _charge(self, num_tokens: int) -> None:
         if self.request_context.record is not None:
-            self.request_context.record.count_generated()
+            self.request_context.record.count_generated(num_tokens)
 
     def _take(self, error: ApiError | None = None) -> None:
         """Report the end to the owner once: the reader holds the outputs now. error: the error that the reader got; a

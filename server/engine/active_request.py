@@ -55,7 +55,8 @@ class ActiveRequest:
         for output, tensors in zip(outputs, rows, strict=False):
             output.tensors = tensors
         first, last = outputs[0], outputs[-1]
-        last.num_accepted, last.num_rejected = seq.num_accepted, seq.num_rejected
+        if seq.prediction:  # only these clients read the numbers, and a token without them is handed on faster
+            last.num_accepted, last.num_rejected = seq.num_accepted, seq.num_rejected
         if self.has_answered and not seq.is_finished:  # as in nearly every step
             return outputs
         found, timing = self.captures, self.timing

@@ -321,7 +321,7 @@ class Engine:
         num_accepted = schedule.num_accepted(result.tokens)
         self._count(
             generation_tokens_total=sum([output.token_id is not None for output in outputs]),
-            forced_tokens_total=len(outputs) - len({output.uid for output in outputs}) - num_accepted,
+            forced_tokens_total=max(0, len(outputs) - len({output.uid for output in outputs}) - num_accepted),
             drafts_accepted_total=num_accepted,
             drafts_rejected_total=schedule.num_drafts - num_accepted,
             computed_tokens_total=schedule.num_tokens,

@@ -170,7 +170,9 @@ def draft_model_of(model: Transformer, cache: KVCache, config: EngineConfig) -> 
         return None
     if config.draft_model is None:
         raise ModelLoadError("--speculation draft needs --draft-model")
-    return DraftModel(load_draft(config.draft_model, config.model, model), cache.num_blocks, cache.block_size)
+    return DraftModel(
+        load_draft(config.draft_model, config.model, model), model.config.vocab_size, cache.num_blocks, cache.block_size
+    )
 
 
 def device_runner_for(

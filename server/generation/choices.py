@@ -145,7 +145,7 @@ class Run:
                 piece = self.text.take(output)
                 if piece.finish_reason is not None:
                     self._end(piece.finish_reason)
-                    self.handle.close()  # now: the client may take the last piece much later
+                    self.handle.close(is_complete=True)  # now: the client may take the last piece much later
                     self.keep_rows()
                 yield piece
                 if piece.finish_reason is not None:

@@ -1,7 +1,8 @@
 """Answers chats: a request in, the assistant's message out, in parts as the engine generates it. It writes no JSON."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Self
 
 from lightwell.model.tokenization.chat_formats.message import Message, MessageDelta, joined
@@ -14,7 +15,7 @@ from lightwell.server.generation.grammars import read_grammar
 from lightwell.server.generation.prompts.chat_rows import render_chat
 from lightwell.server.generation.prompts.inputs import between_stacks
 from lightwell.server.generation.prompts.message_spans import Span, spans_of, with_marks
-from lightwell.server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat, read_following
+from lightwell.server.generation.prompts.prompt import Prompt, encode, fit_generation, keep_end, read_chat
 from lightwell.server.generation.prompts.text_parts import Cut
 from lightwell.server.generation.request import ChatRequest
 from lightwell.server.generation.sampling import sampling_params
@@ -188,13 +189,16 @@ async def _job(model: ServedModel, request: ChatRequest) -> Job:
     is_exact = limit is not None and not request.cuts_max_tokens
     prompt, max_tokens = fit_generation(model, prompt, limit, is_exact, request.truncate, "messages")
     sampling = sampling_params(model, request, max_tokens=max_tokens)
-    prediction = (await read_following(model, request.prediction, "prediction")).ids if request.prediction else ()
+    prediction: Iterable[int] = ()
+    if request.prediction:  # a hint: it may be longer than the answer, and end before a token that the network lacks
+        hint = await encode(model, request.prediction, False, "prediction", keep="start")
+        prediction = takewhile(lambda token_id: token_id < model.config.vocab_size, hint.ids[:max_tokens])
     task = GenerateTask(
         sampling=sampling,
         grammar=form.grammar,
         grammar_prefix=form.prefix,
         thought_limit=form.thought_limit,
-        prediction=tuple(prediction[:max_tokens]),
+        prediction=tuple(prediction),
     )
     return Job(prompt, task, form.new_parser, form.kept_ids)
 

@@ -93,7 +93,7 @@ class ServedModel(ModelFiles):
 
     @property
     def speculation(self) -> str | None:
-        """Return the source of drafts: auto, off or ngram; None if no worker has reported it yet."""
+        """Return the source of drafts: auto, off, ngram or draft; None if no worker has reported it yet."""
         info = self.engine_info
         return None if info is None else info.speculation
 

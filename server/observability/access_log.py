@@ -80,11 +80,11 @@ class RequestRecord:
         if self.use is not None:
             self.use.charge(num_tokens)
 
-    def count_generated(self) -> None:
-        """Count one more generated token."""
-        self.generated_tokens += 1
+    def count_generated(self, num_tokens: int = 1) -> None:
+        """Count more generated tokens."""
+        self.generated_tokens += num_tokens
         if self.use is not None:
-            self.use.charge(1)
+            self.use.charge(num_tokens)
 
     def note_end(self, finish_reason: str, timing: Timing | None) -> None:
         """Record that one of its requests to the engine ended."""

@@ -122,7 +122,7 @@ class FakeHandle:
             await self._gate.wait()
         await asyncio.sleep(0)
 
-    def close(self) -> None:
+    def close(self, *, is_complete: bool = False) -> None:
         if not self.is_closed:
             self.is_closed = True
             self.was_aborted = bool(self._outputs) or self._failure is not None

@@ -104,7 +104,7 @@ class RunningHandle(FakeHandle):
         while not (self._outputs or self.is_finished or self.is_closed):
             await self._engine.advance()
 
-    def close(self) -> None:
+    def close(self, *, is_complete: bool = False) -> None:
         super().close()
         if not self.is_finished:
             self.is_finished = True

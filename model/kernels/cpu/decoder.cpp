@@ -1,4 +1,4 @@
-// A program of a decoder's steps for a few rows in one call. The kernels of the single steps compute each number with
+// A program of a decoder's steps in one call. The kernels of the single steps compute each number with
 // the same functions in the same order.
 #include "decoder.h"
 

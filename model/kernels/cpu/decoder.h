@@ -1,4 +1,4 @@
-// The blocks of a decoder as a program of steps, and its run for a few rows. decoder.py and
+// The blocks of a decoder as a program of steps, and its run. decoder.py and
 // program/translation.py have the same structs and fields.
 //
 // Axes: R rows, d model width, H query heads, K key heads, D head dimension, ff width inside the gated network, B keys

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from lightwell.model.batch import Batch, Check, Span
+from lightwell.model.batch import Batch, Span
 from lightwell.model.checkpoint.folder import ModelLoadError
 from lightwell.model.checkpoint.registry import read_config
 from lightwell.model.kv_cache import KVCache
@@ -30,26 +30,34 @@ _MOST_ROWS = 512
 class DraftModel:
     """A network and its cache."""
 
-    def __init__(self, model: Transformer, num_blocks: int, block_size: int) -> None:
+    def __init__(self, model: Transformer, vocab_size: int, num_blocks: int, block_size: int) -> None:
+        """vocab_size: the target's, which may have tokens that the draft model lacks."""
         self.model = model
+        self._num_lacking = vocab_size - model.config.vocab_size
         self._cache = KVCache(
             model.cache_config, num_blocks, block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
         )
-        self._sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
+        self._sampler = Sampler(vocab_size, model.device, model.kernels)
 
     @torch.inference_mode()
-    def predict(self, sequences: ReadOnlySequence[Sequence], count: int, check: Check = lambda: None) -> None:
-        """Set `predicted` of each sequence to its next `count` tokens. Their blocks must be allocated."""
+    def predict(self, sequences: ReadOnlySequence[Sequence], count: int) -> None:
+        """Set `predicted` of each sequence to its next `count` tokens. Their blocks must be allocated.
+
+        Of a long prompt only a piece is read in each step, and there are no drafts until all of it is read.
+        """
         most = self.model.config.max_model_len - count
         sequences = [seq for seq in sequences if seq.num_tokens <= most]
+        room = _MOST_ROWS // max(1, len(sequences))
+        late = [seq for seq in sequences if seq.num_tokens - seq.num_predicted_tokens > max(1, room)]
+        if late:
+            self._read(late, [seq.token_ids for seq in late])
+            sequences = [seq for seq in sequences if seq not in late]
         texts = [list(seq.token_ids) for seq in sequences]
         grammars = [None if seq.grammar is None else seq.grammar.copy() for seq in sequences]
         for _ in range(count if texts else 0):
-            hidden, ends = None, [0]
-            while any(seq.num_predicted_tokens < len(text) for seq, text in zip(sequences, texts, strict=True)):
-                hidden, ends = self._read(sequences, texts, check)
-            assert hidden is not None
+            hidden, ends = self._read(sequences, texts)
             logits = self.model.logits(hidden[[end - 1 for end in ends[1:]]], widen=False)
+            logits = torch.nn.functional.pad(logits, (0, self._num_lacking), value=float("-inf"))
             rows = [
                 SamplerRow(seq.sampling_params, len(text), text, seq.num_prompt_tokens, _filter(grammar))
                 for seq, text, grammar in zip(sequences, texts, grammars, strict=True)
@@ -63,17 +71,19 @@ class DraftModel:
             seq.predicted = text[seq.num_tokens :]
 
     def _read(
-        self, sequences: ReadOnlySequence[Sequence], texts: ReadOnlySequence[list[int]], check: Check
+        self, sequences: ReadOnlySequence[Sequence], texts: ReadOnlySequence[list[int]]
     ) -> tuple[torch.Tensor, list[int]]:
         """Compute the next rows of each text, at least the last one. Returns hidden states [T, d], and the first row of
         each text and the number of rows.
         """
         spans: list[Span] = []
+        size = self.model.config.vocab_size
         for seq, text in zip(sequences, texts, strict=True):
             start = min(seq.num_predicted_tokens, len(text) - 1)
             seq.num_predicted_tokens = end = min(len(text), start + max(1, _MOST_ROWS // len(texts)))
-            spans.append(Span(text[start:end], start, seq.block_table, self.model.config.num_layers))
-        batch = Batch(spans, self._cache.block_size, self.model.device, check)
+            known = [token_id if token_id < size else 0 for token_id in text[start:end]]
+            spans.append(Span(known, start, seq.block_table, self.model.config.num_layers))
+        batch = Batch(spans, self._cache.block_size, self.model.device)
         return self.model.forward(batch, self._cache), [0, *accumulate(span.num_rows for span in spans)]
 
 

@@ -165,7 +165,7 @@ class EngineInfo:
     batch_invariant: bool = False
     """Whether an answer's bits depend only on its own request."""
     speculation: str = "off"
-    """The source of drafts: auto | off | ngram."""
+    """The source of drafts: auto | off | ngram | draft."""
     kernels: str = "torch"
     """The kernels in use: native (our own) or torch (plain torch operations)."""
     kernel_level: str | None = None

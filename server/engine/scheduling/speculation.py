@@ -47,9 +47,11 @@ class Speculation:
         if self.mode == "off" or params is None or not params.speculation:
             return ()
         room = min(room, params.max_tokens - (seq.num_tokens - seq.num_prompt_tokens) - 1)
+        if room <= 0:
+            return ()
         found: list[Draft] = []
         grammar: Grammar | None = seq.grammar
-        for token_id in self._predicted(seq, num_texts)[: max(0, room)]:
+        for token_id in self._predicted(seq, num_texts)[:room]:
             if token_id in seq.stopping_ids:
                 break
             if grammar is not None:
@@ -68,7 +70,9 @@ class Speculation:
             found, seq.predicted = seq.predicted, []
             return found
         if seq.repetitions is None:
-            seq.repetitions = Repetitions(seq.token_ids, seq.prediction)
+            if self.mode == "auto" and num_texts not in self._decode_seconds and self._least_value(num_texts) > 1:
+                return []  # an index of a long text takes time
+            seq.repetitions = Repetitions(seq.token_ids[: seq.num_prompt_tokens], seq.prediction)
         seq.repetitions.take(seq.token_ids)
         count = FIXED if self.mode == "ngram" else self._count(seq.repetitions.accuracy, num_texts)
         return seq.repetitions.predict(count)
@@ -87,13 +91,17 @@ class Speculation:
         """Return the number of drafts that are worth their rows."""
         if accuracy < _LEAST_VALUE:
             return 0
-        cost, own = _FIRST_COST * num_texts, self._decode_seconds.get(num_texts)
-        if own is not None and self._rows:
-            cost = num_texts * self._seconds / self._rows / max(own, 1e-9)
-        least = max(_LEAST_VALUE, _MARGIN * cost)
+        least = self._least_value(num_texts)
         count, value = 0, accuracy
         while count < _MOST and value >= least:
             count, value = count + 1, value * accuracy
         if not count:
             self._seconds *= _FORGETTING
         return count
+
+    def _least_value(self, num_texts: int) -> float:
+        """Return the least value of a draft that is worth its row."""
+        cost, own = _FIRST_COST * num_texts, self._decode_seconds.get(num_texts)
+        if own is not None and self._rows:
+            cost = num_texts * self._seconds / self._rows / max(own, 1e-9)
+        return max(_LEAST_VALUE, _MARGIN * cost)

@@ -210,6 +210,8 @@ async def test_an_answer_is_the_same_with_drafts_from_a_prediction(engine: Inlin
         text = at.model.tokenizer.decode(plain["choices"][0]["token_ids"], False)
         prediction = {"type": "content", "content": [{"type": "text", "text": text[:9] + "..." + text[12:]}]}
         drafted = (await at.post(PATH, {**body, "prediction": prediction})).json()
+        too_long = {"type": "content", "content": "word " * 20_000}
+        assert (await at.post(PATH, {**body, "prediction": too_long, "max_tokens": 1})).status_code == 200
     drafts = drafted["usage"]["completion_tokens_details"]
     assert drafts["accepted_prediction_tokens"] > 0
     assert drafts["rejected_prediction_tokens"] >= 0

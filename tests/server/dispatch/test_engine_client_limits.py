@@ -129,3 +129,14 @@ async def test_captured_bytes_are_free_although_the_abort_cannot_be_sent() -> No
     with pytest.raises(MemoryError):
         handle.close()
     assert taken == [handle]
+
+
+@pytest.mark.parametrize(("is_complete", "charged"), [(True, 1), (False, 3)])
+async def test_tokens_after_a_stop_string_are_not_charged(is_complete: bool, charged: int) -> None:
+    record = RequestRecord("a")
+    handle = RequestHandle(1, Cost(num_tokens=9, capture_bytes=0), RequestContext(record), id, lambda _, __: None)
+    for token_id in range(3):  # of one step
+        handle.push_token(token_id)
+    await anext(handle)
+    handle.close(is_complete=is_complete)
+    assert (record.generated_tokens, handle.num_generated_tokens) == (charged, 3)
