@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -19,6 +20,7 @@ from lightwell.model.kernels import library, rows
 from lightwell.model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys, attend, mix_rows, softmax_rows
 from lightwell.model.kernels.checks import ACTIVATIONS, SUFFIXES
 from lightwell.model.kernels.decoder import Change, DecoderRows, LayerCaches
+from lightwell.model.kernels.delta import delta_factors, delta_rule
 from lightwell.model.kernels.encoder import Encoder, EncoderLayer, attend_texts
 from lightwell.model.kernels.flow import maximum_flow
 from lightwell.model.kernels.group_quantized import GroupedWeight, why_not_grouped
@@ -82,10 +84,10 @@ class Draw:
 
 
 def _small_steps(draw: Draw) -> None:
-    """Norms, gates, soft caps, angles and the largest numbers of rows."""
+    """Norms, gates, soft caps, angles, cut-offs and the largest numbers of rows."""
     count, width, dtype = draw.rows(), draw.width(), draw.dtype()
     x = draw.numbers(count, width, dtype=dtype)
-    match draw.rng.randrange(6):
+    match draw.rng.randrange(7):
         case 0:
             rows.rms_norm(x, draw.numbers(width, dtype=draw.rng.choice([dtype, torch.float32])), _EPS)
         case 1:
@@ -96,8 +98,23 @@ def _small_steps(draw: Draw) -> None:
             rows.soft_cap(draw.numbers(count, width), draw.rng.choice([0.5, 30.0]))
         case 4:
             rows.cos_sin(torch.randn(count, width) * draw.rng.choice([1, 1e4, 1e8]))
+        case 5:
+            rows.drop_small(x, draw.rng.choice([-1.0, 0.0, 1.6]))
         case _:
             rows.argmax(x)
+
+
+def _delta(draw: Draw) -> None:
+    """The factors of the delta rule, and the rule for spans of all lengths."""
+    key_heads, dtype, count = draw.rng.randint(1, 3), draw.dtype(), draw.rows()
+    heads, key_dim, value_dim = key_heads * draw.rng.randint(1, 3), draw.width(), draw.width()
+    strengths, steps = (draw.numbers(count, heads, dtype=dtype) for _ in range(2))
+    beta, decay = delta_factors(strengths, steps, draw.numbers(heads), draw.numbers(heads))
+    q, k = (draw.numbers(count, key_heads, key_dim, dtype=dtype) for _ in range(2))
+    bounds = sorted({0, count, *draw.rng.choices(range(count + 1), k=3)})
+    spans = [(first, end, 2 * n, 2 * n + 1, draw.rng.random() < 0.5) for n, (first, end) in enumerate(pairwise(bounds))]
+    memory = draw.numbers(2 * max(1, len(spans)), heads, key_dim, value_dim)
+    delta_rule(q, k, draw.numbers(count, heads, value_dim, dtype=dtype), beta, decay, memory, spans)
 
 
 def _rotate_and_store(draw: Draw) -> None:
@@ -291,6 +308,7 @@ def _encoder(draw: Draw) -> None:
 CASES: dict[str, Callable[[Draw], None]] = {
     "attention": _attention,
     "decoder": _decoder,
+    "delta": _delta,
     "embedding": _embed,
     "encoder": _encoder,
     "flow": _flow,

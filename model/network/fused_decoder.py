@@ -99,10 +99,11 @@ class DecodeStep:
             return batch.num_rows_at(layer) == rows and batch.needs_output_of(layer)
 
         end = count if has_rows(count - 1) else next(n for n in range(first, count) if not has_rows(n))
-        if hooks is None:
-            return end
-        own = ((n, hooks.at(n)) for n in range(first, end))
-        return next((n for n, each in own if each is not None and not self._has_points(n, each)), end)
+        if hooks is not None:
+            own = ((n, hooks.at(n)) for n in range(first, end))
+            end = next((n for n, each in own if each is not None and not self._has_points(n, each)), end)
+        is_part = first > 0 or end < count
+        return first if is_part and not self._has_all_points else end
 
     def _has_points(self, layer: int, hooks: LayerHooks) -> bool:
         """Return whether a layer's hooks read only numbers that the program has, and change only the stream."""

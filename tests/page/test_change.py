@@ -271,7 +271,7 @@ def test_the_text_goes_on_with_and_without_the_change_side_by_side(open_view: Op
         assert card.locator(".prose").inner_text().replace("\n", " ").endswith(texts[-1].strip())
     assert texts[0] != texts[1]
     page.evaluate("location.hash = location.hash.replace('zero_mlp_l1', '')")
-    with page.expect_request("**/v1/completions") as request:
+    with page.expect_request(lambda each: "interventions" in (each.post_data or "")) as request:
         page.get_by_role("button", name="Continue", exact=True).click()
     own = [{"point": "hook_mlp_out", "layer": 1, "op": "zero"}]
     assert request.value.post_data_json["interventions"] == own, "a text keeps the changes that wrote it"

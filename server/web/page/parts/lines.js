@@ -65,11 +65,12 @@ export function Lines(props) {
   </div>`;
 }
 
-/** Lines with a title, an explanation, and a menu that saves them. */
-export function SavedLines({ heading, name, says, ...more }) {
+/** Lines with a title, an explanation, and a menu that saves them, or `only` one list. */
+export function SavedLines({ heading, name, says, only, ...more }) {
   const picture = useRef(null);
   const { series, points } = more;
-  const saved = { label: "lines", lists: series.map(({ values }) => values), rows: series.map((line) => line.name), columns: points };
+  const saved = only ? { label: name, array: { data: only, shape: [only.length] }, rows: [name], columns: points }
+    : { label: "lines", lists: series.map(({ values }) => values), rows: series.map((line) => line.name), columns: points };
   return html`<div><header class="line-head"><h3>${heading}</h3>
       <${SaveMenu} picture=${picture} name=${name} arrays=${[saved]} /></header>
     ${says && html`<p class="hint">${says}</p>`}<${Lines} ...${more} handle=${picture} /></div>`;

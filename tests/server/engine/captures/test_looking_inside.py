@@ -83,7 +83,7 @@ def test_an_inspection_of_a_layers_patterns_runs_no_mlp_of_that_layer(
     model, runs, run_step = model_of("llama"), list[Any](), DecodeStep.__call__
 
     def noted(step: DecodeStep, x: torch.Tensor, batch: Batch, *others: Any) -> torch.Tensor:
-        runs.append(others[-1])
+        runs.append(others[3])  # the layers
         return run_step(step, x, batch, *others)
 
     monkeypatch.setattr(DecodeStep, "__call__", noted)

@@ -48,9 +48,9 @@ function Curves({ found, word, state }) {
     rank ${grouped(ranks[0])} of ${grouped(numWords)} at the
     embedding, ${grouped(ranks.at(-1))} in the end${atBest}. 1 is the likeliest word.</p>
     <div class="columns lens-lines">
-      <${SavedLines} ...${common} heading="Rank" name="ranks" series=${ranked} low=${1} high=${numWords} isLogarithmic isInverted
-        write=${grouped} label="Rank of the word by layer" />
-      <${SavedLines} ...${common} heading="Probability" name="probabilities" low=${Math.min(0, ...chances)}
+      <${SavedLines} ...${common} heading="Rank" name="ranks" only=${ranks} series=${ranked} low=${1} high=${numWords} isLogarithmic
+        isInverted write=${grouped} label="Rank of the word by layer" />
+      <${SavedLines} ...${common} heading="Probability" name="probabilities" only=${chances} low=${Math.min(0, ...chances)}
         series=${[{ name: found.isDifference ? "change of the probability" : "probability", values: chances }]}
         high=${Math.max(...chances, 0.01)} write=${percent} label="Probability of the word by layer" />
     </div>`;
