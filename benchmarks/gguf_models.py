@@ -134,6 +134,7 @@ def _writer(path: Path, metadata: Mapping[str, Any], changed: Mapping[str, int])
 
 
 def _write(writer: gguf.GGUFWriter, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
