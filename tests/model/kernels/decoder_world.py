@@ -63,7 +63,7 @@ class World:
     kind: Kind
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     is_plain: bool = False
-    """Whether it has one stream and no layers without attention, cross attention or inputs of tokens."""
+    """True for one stream and attention in every layer, without cross attention and inputs of tokens."""
 
     def __post_init__(self) -> None:
         print(self)

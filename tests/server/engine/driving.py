@@ -104,6 +104,14 @@ def build(
     return Engine(model, cache, settings, model.config.max_model_len)
 
 
+def predicted(each: EngineRequest, answer: Answer) -> EngineRequest:
+    """Return a request for text with its own answer as its prediction, in which every seventh token is wrong."""
+    if not isinstance(each.task, GenerateTask):
+        return each
+    wrong = [3 + (token + 1) % 40 if i % 7 == 4 else token for i, token in enumerate(answer.tokens)]
+    return replace(each, task=replace(each.task, prediction=tuple(wrong)))
+
+
 def request(
     uid: int,
     token_ids: Iterable[int],

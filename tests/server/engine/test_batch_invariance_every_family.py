@@ -1,5 +1,5 @@
 """Every family answers each kind of request with the same bits on a CPU: without other requests, in a batch, in chunks,
-after prefix hits and after preemption.
+after prefix hits and after preemption, with drafts and without.
 """
 
 import random
@@ -37,6 +37,7 @@ from tests.server.engine.driving import (
     each_kind_of_task,
     generate,
     load,
+    predicted,
     request,
     run,
     two_heads,
@@ -129,8 +130,11 @@ def _answer_alike(model: Transformer, crowd: list[EngineRequest] | None = None, 
     crowd = crowd or _crowd_of(model)
     expected = alone(model, crowd, **config_of_all)
     config, longest = model.config, max(len(each.prompt_token_ids) for each in crowd)
+    can_draft = build(model).info.speculation == "auto"
+    crowd = [predicted(each, expected[each.uid]) for each in crowd]
     tight = build(
         model,
+        speculation="ngram" if can_draft else "off",
         num_blocks=34 if config.kind == "decoder" else 90,
         max_num_batched_tokens=random.choice([size for size in SMALL_STEPS if size < longest]),
         **{"max_num_seqs": random.randrange(3, 9)} | config_of_all,
@@ -139,6 +143,7 @@ def _answer_alike(model: Transformer, crowd: list[EngineRequest] | None = None, 
     arrivals = sorted(random.randrange(9) for _ in crowd)
     order = random.sample(crowd, len(crowd))
     assert_same(run(tight, order, arrivals=arrivals), expected)
+    assert not can_draft or tight.stats().drafts_accepted_total > 0
     if config.kind != "encoder":  # an encoder reads its whole input in one step
         assert 1 < max(step_sizes) < longest, "no prompt was read in pieces"
     if config.reuses_prefixes:

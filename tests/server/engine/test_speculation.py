@@ -17,11 +17,11 @@ from lightwell.model.kernels.choice import KernelConfig
 from lightwell.model.network.transformer import Transformer
 from lightwell.model.sampling.grammar.constraint import grammar_text
 from lightwell.server.engine.config import AdapterFolder
-from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest, GenerateTask, Intervention
+from lightwell.server.engine.messages.request import AttentionCapture, EngineRequest, Intervention
 from lightwell.server.engine.repetitions import Repetitions
 from lightwell.server.engine.scheduling.speculation import Speculation
 from tests import tiny
-from tests.server.engine.driving import Answer, Load, build, generate, load, request, run
+from tests.server.engine.driving import Answer, Load, build, generate, load, predicted, request, run
 from tests.server.engine.toy_runner import sequence
 from tests.tiny.adapters import make_adapter
 
@@ -86,13 +86,6 @@ def asked(uid: int, feature: str, temperature: float) -> EngineRequest:
     prompt = [0, *(3 + (uid // 3 * 7 + i * i) % (tiny.VOCAB_SIZE - 3) for i in range(24))]
     task = generate(options.pop("max_tokens", 48), seed=uid, temperature=temperature, **options)
     return replace(request(uid, prompt, task), **outside)
-
-
-def predicted(each: EngineRequest, answer: Answer) -> EngineRequest:
-    """Return the request with its own answer as its prediction, in which every seventh token is wrong."""
-    assert isinstance(each.task, GenerateTask)
-    wrong = [3 + (token + 1) % 40 if i % 7 == 4 else token for i, token in enumerate(answer.tokens)]
-    return replace(each, task=replace(each.task, prediction=tuple(wrong)))
 
 
 def check_features(drafted: Mapping[str, Sequence[Answer]]) -> None:
