@@ -1,7 +1,7 @@
 """Measure the speed of speculation: the ratio of output tokens per second with `--speculation auto` and `off`.
 
 Both engines have the same network, in this process, and answer the same requests in turn; their answers are compared.
-The prompts' blocks are in the prefix cache, so a figure is nearly that of decoding only. `copying` repeats a
+The prompts' blocks are in the prefix cache, so a figure is nearly that of decoding only. The copies repeat a
 paragraph, a JSON object with a changed value, and a function with a renamed argument (the last one also as
 OpenAI's `prediction`); `prose` is sampled. A ratio is the median over the turns.
 

@@ -1,4 +1,4 @@
-"""Runs the blocks of a decoder in one call, with the same bits as the separate blocks.
+"""Runs the blocks of a stack in one call, with the same bits as the separate blocks.
 
 The blocks become one program (`block_program.py`). The products of a few rows take microseconds each, and the overhead
 of torch and Python between them takes as long.
@@ -42,7 +42,7 @@ _MOST_LISTS = 32
 
 
 class DecodeStep:
-    """The blocks of one decoder, and the norm after them."""
+    """The blocks of one stack, and the norm after them."""
 
     def __init__(self, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> None:
         """Keep the blocks, which `of` has checked. ropes: one for each block."""
@@ -53,17 +53,16 @@ class DecodeStep:
         for block, rope in zip(blocks, ropes, strict=True):
             program.add(block, rope)
         program.end(final_norm)
-        first = attentions[0]
         self._causal = attentions[0].causal
         self._has_states = len(attentions) < len(blocks)
-        self._has_all_points = blocks[0].altup is None and all(each.has_kv for each in attentions)
-        """False if hooks of points need numbers of other blocks: several streams, or keys of another layer."""
+        self._is_divisible = blocks[0].altup is None and all(each.has_kv for each in attentions)
+        """True if some layers may run without the others: not with several streams, or with keys of another layer."""
         heads = [heads for _, heads in self._key_ranges]
         self._counts_of_kv_heads = {each.num_key_heads for each in heads}
         self._decoder = Decoder(
             program.steps,
-            dtype=cast(LaidWeight, first.qkv.weight).row_dtype,
-            width=first.qkv.in_features,
+            dtype=cast(LaidWeight, attentions[0].qkv.weight).row_dtype,
+            width=attentions[0].qkv.in_features,
             heads=[*heads, *heads[:1]] if blocks[0].cross is not None else heads,
         )
         self._activated = [linear for linear in program.linears if linear.activation is not None]
@@ -76,7 +75,7 @@ class DecodeStep:
 
     @classmethod
     def of(cls, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> Self | None:
-        """Return the step of a causal stack, or None if the kernels cannot replace its blocks."""
+        """Return the step of a stack, or None if the kernels cannot replace its blocks."""
         if not blocks or not all(map(is_supported, blocks)) or not (final_norm is None or is_native(final_norm)):
             return None
         return cls(blocks, final_norm, ropes)
@@ -89,7 +88,7 @@ class DecodeStep:
             linear in adapter.changes for _, adapter in adapted.runs for linear in self._activated
         ):
             return first
-        if hooks is not None and not self._has_all_points and hooks.has_points_of_layers:
+        if hooks is not None and not self._is_divisible and hooks.has_points_of_layers:
             return first
         rows, count = batch.num_rows_at(first), len(self._blocks)
         if any(len(lists) > _MOST_LISTS for lists in self._items(batch, rows).values()):
@@ -103,7 +102,7 @@ class DecodeStep:
             own = ((n, hooks.at(n)) for n in range(first, end))
             end = next((n for n, each in own if each is not None and not self._has_points(n, each)), end)
         is_part = first > 0 or end < count
-        return first if is_part and not self._has_all_points else end
+        return first if is_part and not self._is_divisible else end
 
     def _has_points(self, layer: int, hooks: LayerHooks) -> bool:
         """Return whether a layer's hooks read only numbers that the program has, and change only the stream."""

@@ -129,7 +129,7 @@ class Attend:
     is_cross: bool = False
     has_keys: bool = True
     gated: bool = False
-    """Whether WIDE has gates, as in `EnterHeads`."""
+    """True if WIDE has gates, as in `EnterHeads`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class ApplyDelta:
     decay_biases: Tensor
     """[V] float32."""
     norm: NormWeights
-    """Of each value head, [v]."""
+    """The norm of each value head, [v]."""
 
     @property
     def state_sizes(self) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     """Number of alternatives to report with each of the prompt's tokens, as in `logprobs`."""
 
     speculation: bool = True
-    """Whether steps may compute drafts of the next tokens, where the engine has them. The text is the same."""
+    """False turns drafts of the next tokens off. The text is the same."""
 
     @property
     def stopping_ids(self) -> frozenset[int]:
