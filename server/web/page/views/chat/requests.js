@@ -18,7 +18,7 @@ function jsonOf(settings, name, label) {
 }
 
 /** shared: a text's settings that the address has. */
-export function samplingOf({ settings }, { shared } = {}) {
+function samplingOf({ settings }, { shared } = {}) {
   const all = { ...settings, ...shared };
   const sampling = Object.fromEntries(SAMPLING.filter((name) => typeof all[name] === "number").map((name) => [name, all[name]]));
   const stops = (settings.stop ?? "").split("\n").filter(Boolean);

@@ -15,7 +15,7 @@ const TOP = 5;
 const ROWS = ["hook_embed", "hook_pos_embed", "hook_resid_pre", "ln1.hook_out"];
 
 /** All positions of a short text, else a range with the query and, if possible, the key. */
-export function windowOf(count, query, key) {
+function windowOf(count, query, key) {
   const size = Math.min(count, MOST_WORDS);
   const last = Math.max(query, key);
   const hasBoth = Math.abs(query - key) < size;

@@ -10,7 +10,7 @@ export const NAMES = 84; // room for words left of a matrix or above it
 export const BARS_NAMES = 64; // below the weights
 
 const box = (x, y, width, height) => ({ x, y, width, height });
-export function around(boxes) {
+function around(boxes) {
   const [left, top] = ["x", "y"].map((side) => Math.min(...boxes.map((one) => one[side])));
   return box(left, top, Math.max(...boxes.map((one) => one.x + one.width)) - left,
     Math.max(...boxes.map((one) => one.y + one.height)) - top);

@@ -10,7 +10,7 @@ import { OF_WAY } from "./scene.js";
 const MOST_TEXTS = OF_WAY.length; // a colour each
 
 /** Texts by a word that they contain, after its context: a decoder reads only earlier words. */
-export const EXAMPLES = {
+const EXAMPLES = {
   mole: ["Under the garden lives a small animal, the mole", "In chemistry the number of atoms is counted by the mole",
     "The doctor looked at the skin and cut out the mole"],
   king: ["In Scotland the crown was given to the king", "On the board of chess the queen stands beside the king",
@@ -27,7 +27,7 @@ export function contextsOf(selection) {
 }
 
 /** The last position of the word in the text; null if the text does not contain it. */
-export function positionOf(text, word, offsets) {
+function positionOf(text, word, offsets) {
   const at = text.toLowerCase().lastIndexOf(word.toLowerCase());
   if (at < 0 || word === "") return null;
   const end = Array.from(text.slice(0, at + word.length)).length; // the server counts code points, not UTF-16 units
