@@ -30,6 +30,7 @@ export function useDecoderText() {
   const { data } = answer;
   useEffect(() => {
     if (!wants || data?.prompt !== text) return;
+    if (state.value.text !== text || state.value.decoder !== decoder) return; // changed since this rendering
     written = { model, text, decoder: data.said };
     select({ decoder: data.said });
   }, [wants, data, text, model]);

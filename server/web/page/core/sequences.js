@@ -35,7 +35,8 @@ export function useMaskedPlace() {
     if (!isAsked || loading || tokens.length === 0) return;
     const masked = tokens.findIndex((token) => MASK.test(token.trim()));
     const place = masked < 0 ? offsets.findLastIndex(([begin, end]) => end > begin) : masked;
-    if (place >= 0 && seenOf(state.value).text === text) select({ query: place }); // the text may be another by now
+    const now = seenOf(state.value); // changed since this rendering: the text is another, or a position is selected
+    if (place >= 0 && now.text === text && now.query === -1) select({ query: place });
   }, [isAsked, loading, tokens]);
 }
 
