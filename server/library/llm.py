@@ -345,6 +345,7 @@ def settings_of(model: str | os.PathLike[str] | None, settings: Mapping[str, Any
     """Return the settings. Raises TypeError for an unknown name, and SettingsError for a wrong value."""
     flags: dict[str, Any] = {"model": None if model is None else str(model), **_UNLIMITED}
     accepted = [setting.name for setting in fields(Settings) if not setting.metadata["group"].of_server]
+    accepted.append("served_model_name")
     for given, value in settings.items():
         name = _OTHER_NAMES.get(given, given)
         if name in _IGNORED:

@@ -15,7 +15,7 @@ CONTEXT = 48
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM("fables", threads=1, max_model_len=CONTEXT) as made:
+    with LLM("fables", threads=1, max_model_len=CONTEXT, served_model_name="tales") as made:
         yield made
 
 
@@ -88,9 +88,14 @@ def test_16_tokens_are_the_default_and_none_fills_the_context(llm: LLM) -> None:
     assert len(answer.outputs[0].token_ids or ()) == 5
 
 
+def test_a_model_has_the_name_that_was_given(llm: LLM) -> None:
+    assert llm.generate("A fox", max_tokens=1)[0].model == "tales"
+    assert llm.generate("A fox", max_tokens=1, model="tales")[0].model == "tales"
+
+
 def test_settings_that_only_servers_have_are_refused() -> None:
     of_servers = [setting.name for setting in fields(Settings) if setting.metadata["group"].of_server]
     assert {"host", "port", "api_key", "cors_origin", "log_format", "shutdown_grace"} <= {*of_servers}
-    for name in {*of_servers} - {"model"}:
+    for name in {*of_servers} - {"model", "served_model_name"}:
         with pytest.raises(TypeError, match=f"no setting '{name}': it is for servers"):
             LLM("fables", **{name: "1"})
