@@ -21,8 +21,8 @@ from benchmarks.gpu.networks import Network, llama, make_ours
 from lightwell.model.kernels.choice import KernelConfig
 from lightwell.model.kv_cache import KVCache
 from lightwell.model.layers.device_batch import BatchShape
+from lightwell.model.network.gpu_program import GpuProgram
 from lightwell.model.network.transformer import Transformer
-from lightwell.model.network.triton_step import TritonStep
 from lightwell.model.sampling.device_rows import Kind
 from lightwell.server.engine.config import EngineConfig
 from lightwell.server.engine.engine import Engine
@@ -85,7 +85,7 @@ def _engine(network: Network, num_rows: int, context: int) -> Engine:
 def _idle() -> Iterator[None]:
     """Let networks and graphs compute nothing; all tokens are the same."""
 
-    def run(step: TritonStep, inputs: Any, *_: Any) -> Tensor:
+    def run(step: GpuProgram, inputs: Any, *_: Any) -> Tensor:
         return torch.zeros(inputs.num_rows, _WIDTH, dtype=torch.bfloat16)
 
     def logits(model: Transformer, hidden: Tensor, *, widen: bool = True) -> Tensor:
@@ -97,7 +97,7 @@ def _idle() -> Iterator[None]:
         return graphs._chosen[:num_sampled]
 
     with (
-        mock.patch.object(TritonStep, "run", run),
+        mock.patch.object(GpuProgram, "run", run),
         mock.patch.object(Transformer, "logits", logits),
         mock.patch.object(StepGraphs, "prepare", return_value=None),
         mock.patch.object(StepGraphs, "run", run_graph),

@@ -96,7 +96,7 @@ ROTATE_AND_STORE: tuple[tuple[int, int, int, int, str, bool], ...] = (
 )
 """H, K, D, R, the axis of the norms of queries and keys, and whether they are rounded once."""
 
-GATE = ("silu", "gelu", "gelu_tanh", "relu")
+GATE = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "clamped silu")
 
 MATMUL = ((1, False, True), (1, False, False), (2, False, True), (2, True, True))
 """Pieces of K, whether each has separate programs, and whether K is a multiple of a tile's steps."""
@@ -139,7 +139,7 @@ def _add_norm(float_type: str, width: int, added: int, after: str, of_sum: str, 
     return Variant(
         kernel=add_norm.add_norm_kernel,
         name=f"{float_type} d {width}, {added} added, after {after}, of_sum {of_sum}, before {before}",
-        types=types | dict.fromkeys(distances, "i32"),
+        types=types | dict.fromkeys(distances, "i32") | dict.fromkeys(("scale", "stream_scale"), "fp32"),
         constants={"D": width, "BLOCK": block, "AFTER": after, "OF_SUM": of_sum, "BEFORE": before},
         num_warps=add_norm.num_warps(width),
         sums_like=f"add_norm {float_type} d {width}",
@@ -161,11 +161,12 @@ def _rotate_and_store(
     return Variant(
         kernel=rotate_and_store.rotate_and_store_kernel,
         name=f"{float_type} H {num_heads}, K {num_key_heads}, D {dim}, R {rotated}, norm {axis}",
-        types=types | dict.fromkeys(("q_eps", "k_eps"), "fp32"),
-        constants={"H": num_heads, "K": num_key_heads, "D": dim, "R": rotated, "B": 16, "HEADS": heads}
+        types=types | dict.fromkeys(("q_eps", "k_eps", "v_eps"), "fp32"),
+        constants={"H": num_heads, "GATES": 0, "K": num_key_heads, "D": dim, "R": rotated, "B": 16, "HEADS": heads}
         | {"WIDTH": triton.next_power_of_2(dim), "TILE": rotate_and_store.TILE}
         | dict.fromkeys(("Q_NORM_AXIS", "K_NORM_AXIS"), axis)
-        | dict.fromkeys(("Q_ROUNDS_ONCE", "K_ROUNDS_ONCE"), rounds_once),
+        | dict.fromkeys(("Q_ROUNDS_ONCE", "K_ROUNDS_ONCE"), rounds_once)
+        | {"V_NORM_AXIS": "none", "V_ROUNDS_ONCE": False},
         num_warps=rotate_and_store.num_warps(heads, dim),
         sums_like=f"rotate_and_store {float_type} H {num_heads}, K {num_key_heads}, D {dim}, norm {axis}",
     )
@@ -175,10 +176,13 @@ def _gate(float_type: str, activation: str) -> Variant:
     return Variant(
         kernel=gate.gated_kernel,
         name=f"{float_type} {activation}",
-        types=dict.fromkeys(("gate_up", "out"), f"*{float_type}") | dict.fromkeys(("distance", "ff"), "i32"),
-        constants={"ACTIVATION": activation, "BLOCK": gate.BLOCK},
+        types=dict.fromkeys(("gate", "up", "out"), f"*{float_type}")
+        | dict.fromkeys(("gate_distance", "up_distance", "ff"), "i32")
+        | dict.fromkeys(("limit", "alpha"), "fp32"),
+        constants={"ACTIVATION": activation, "IS_CLAMPED": activation == "clamped silu", "BLOCK": gate.BLOCK}
+        | ({"ACTIVATION": "silu"} if activation == "clamped silu" else {}),
         num_warps=gate.NUM_WARPS,
-        multiples_of_16=frozenset({"distance", "ff"}),
+        multiples_of_16=frozenset({"gate_distance", "up_distance", "ff"}),
     )
 
 

@@ -97,12 +97,12 @@ class StackBuilder:
         blocks = [self._block(i, rule) for i in range(config.num_layers)]
         final_norm = self._norm("final_norm") if config.final_norm else None
         joined_norm = final_norm if config.altup is None else None  # of one stream after the last block
-        embedding = self.embedding()
-        triton_step = None
+        embedding, per_layer = self.embedding(), self._per_layer_inputs()
+        gpu_program = None
         if self.kernels.uses_triton(self.tokens.dtype, self.tokens.device):
-            from lightwell.model.network.triton_step import TritonStep  # imports Triton, which a CPU does not need
+            from lightwell.model.network.gpu_program import GpuProgram  # imports Triton, which a CPU does not need
 
-            triton_step = TritonStep.of(embedding, blocks, final_norm, ropes)
+            gpu_program = GpuProgram.of(embedding, blocks, final_norm, ropes, per_layer)
         stack = Stack(
             config,
             embedding,
@@ -113,9 +113,9 @@ class StackBuilder:
             if self.shares is None and not self.is_whole
             else None,
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
-            triton_step=triton_step,
+            gpu_program=gpu_program,
             stream_ends=self._stream_ends(),
-            per_layer=self._per_layer_inputs(),
+            per_layer=per_layer,
         )
         left = sorted(self.weights)
         assert not left, f"weights that no part took: {left}"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lightwell.model.hooks.hooks import LayerHooks, hooked, normed
+from lightwell.model.layers.experts import Experts
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.mlp import Mlp
 from lightwell.model.layers.norm import Norm
@@ -157,8 +158,13 @@ class Block:
     @property
     def matrices(self) -> list[Linear]:
         """Return all matrices, with experts."""
+        return [*self.linears.values(), *([] if self.mixture is None else self.mixture.linears)]
+
+    @property
+    def mixture(self) -> Experts | None:
+        """Return the mixture of experts, or None."""
         mlp = self.mlp.f.experts if isinstance(self.mlp.f, DenseAndExperts) else self.mlp.f
-        return [*self.linears.values(), *(mlp.experts.linears if isinstance(mlp, MixedFeedforward) else [])]
+        return mlp.experts if isinstance(mlp, MixedFeedforward) else None
 
     @property
     def self_attention(self) -> SelfAttention:

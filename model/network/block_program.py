@@ -10,7 +10,6 @@ from typing import Any, cast
 from torch import Tensor
 
 from lightwell.model.config import ClampedGate
-from lightwell.model.kernels.products import LaidWeight
 from lightwell.model.kernels.program.steps import (
     AddRows,
     AddToOthers,
@@ -41,7 +40,6 @@ from lightwell.model.kernels.program.steps import (
     Tanh,
     WeighRows,
 )  # fmt: skip
-from lightwell.model.layers.attention import NativeAttention
 from lightwell.model.layers.experts import Experts
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.lora import AdaptedRows
@@ -53,55 +51,37 @@ from lightwell.model.network.block import Block, Residual
 from lightwell.model.network.per_layer import PerLayer
 from lightwell.model.network.program_points import Finish, Place
 from lightwell.model.network.recurrences import DeltaNet, ShortConvolution
-from lightwell.model.network.sublayers import CrossAttention, DenseAndExperts, MixedFeedforward, SelfAttention
+from lightwell.model.network.sublayers import (
+    CrossAttention,
+    DenseAndExperts,
+    Feedforward,
+    MixedFeedforward,
+    SelfAttention,
+)
 
 
 def is_supported(block: Block) -> bool:
-    """Return whether the kernels can replace a block."""
-    if block.altup is not None and not _are_streams_supported(block, block.altup):
-        return False
-    if block.cross is not None and (block.parallel or not isinstance(block.cross.f.heads.attention, NativeAttention)):
-        return False
-    attention, mixture = block.attention.f, block.mlp.f
-    norms: list[Norm | None] = []
+    """Return whether a program can express a block."""
+    attention, mixture, altup = block.attention.f, block.mlp.f, block.altup
+    norms = [norm for each in block.residuals for norm in (each.before, each.after, each.of_sum)]
     if isinstance(attention, SelfAttention):
-        if not isinstance(attention.heads.attention, NativeAttention):
-            return False
-        norms = [attention.q_norm, attention.k_norm, attention.v_norm]
-    elif not attention.into.native:
+        norms += [attention.q_norm, attention.k_norm, attention.v_norm]
+    if altup is not None:
+        norms += [altup.norm, altup.laurel_norm]
+    if not all(norm is None or isinstance(norm, RmsNorm | LayerNorm) for norm in norms):
         return False
-    norms += [norm for each in block.residuals for norm in (each.before, each.after, each.of_sum)]
-    if not all(norm is None or is_native(norm) for norm in norms):
+    if (block.parallel or altup is not None) and not all(map(_is_only_added, block.residuals)):
         return False
-    if block.parallel and not (isinstance(attention, SelfAttention) and all(map(_is_only_added, block.residuals))):
-        return False
-    if isinstance(mixture, DenseAndExperts):
-        return not block.parallel and _are_supported(mixture.experts.experts)
-    if isinstance(mixture, MixedFeedforward):
-        is_plain = mixture.experts.router_norm is None and block.mlp.before is not None
-        return is_plain and not block.parallel and _are_supported(mixture.experts)
-    return True
-
-
-def _are_streams_supported(block: Block, altup: AltUp) -> bool:
-    norms = is_native(altup.norm) and is_native(altup.laurel_norm)
-    return norms and not block.parallel and all(map(_is_only_added, block.residuals))
+    if block.parallel:
+        is_dense = isinstance(attention, SelfAttention) and isinstance(mixture, Feedforward)
+        return is_dense and block.cross is None and altup is None
+    return not isinstance(mixture, MixedFeedforward) or (
+        mixture.experts.router_norm is None and block.mlp.before is not None
+    )
 
 
 def _is_only_added(residual: Residual[Any]) -> bool:
     return residual.scale == 1 and residual.of_sum is None and residual.stream_scale is None
-
-
-def _are_supported(experts: Experts) -> bool:
-    """Return whether the kernels can replace experts."""
-    forms = {
-        (cast(LaidWeight, each.up.weight).form, cast(LaidWeight, each.down.weight).form) for each in experts.experts
-    }
-    return len(forms) == 1
-
-
-def is_native(norm: Norm) -> bool:
-    return isinstance(norm, RmsNorm | LayerNorm) and norm.native
 
 
 def _weights(norm: Norm) -> NormWeights:
@@ -113,7 +93,7 @@ def _weights(norm: Norm) -> NormWeights:
 
 
 def product_of(linear: Linear) -> Product:
-    return Product(cast(LaidWeight, linear.weight), linear.bias)  # native, like the block's attention and norms
+    return Product(linear.weight, linear.bias)
 
 
 def _factor_of(mlp: Mlp, x: Tensor, adapted: AdaptedRows | None) -> Tensor:
@@ -141,12 +121,14 @@ def range_of(own: SelfAttention) -> KeyRange:
 
 
 class Program:
-    """The steps of supported blocks, and their matrices in the order of the products."""
+    """The steps of supported blocks and the norm after them, and their matrices in the order of the products."""
 
-    def __init__(self, width: int, key_ranges: Sequence[KeyRange]) -> None:
-        """width: d. key_ranges: the key ranges of self attention; cross attention has the next one."""
-        self.width = width
-        self._key_ranges = key_ranges
+    def __init__(self, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> None:
+        """ropes: one for each block."""
+        attentions = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
+        self.width = attentions[0].qkv.in_features
+        self.key_ranges = list(dict.fromkeys(map(range_of, attentions)))
+        """The key ranges of self-attention; cross-attention has the next one."""
         self.steps: list[Step] = []
         self.linears: list[Linear] = []
         self.layers: list[int] = []
@@ -155,9 +137,13 @@ class Program:
         """The points of each layer."""
         self.num_experts = self.num_chosen = self.num_expert_weights = 0
         """The experts of a layer and of a row, and the weights of the experts of all layers."""
+        for block, rope in zip(blocks, ropes, strict=True):
+            self._add(block, rope)
+        self.layers.append(len(self.steps))
+        self.points.append({})
+        self._norm(final_norm, "ln_final", Register.STREAM, Register.OUT)
 
-    def add(self, block: Block, rope: Rope | None) -> None:
-        """Add a block."""
+    def _add(self, block: Block, rope: Rope | None) -> None:
         self.layers.append(len(self.steps))
         self.points.append({})
         self._point("hook_resid_pre", Register.STREAM)
@@ -230,12 +216,6 @@ class Program:
             self._point("mlp.hook_post", source, (mlp.down.in_features,))
             self._finish(block.mlp, mlp.down, source, joins=block.parallel)
 
-    def end(self, norm: Norm | None) -> None:
-        """Add the final norm."""
-        self.layers.append(len(self.steps))
-        self.points.append({})
-        self._norm(norm, "ln_final", Register.STREAM, Register.OUT)
-
     def _attend(self, block: Block, rope: Rope | None) -> None:
         own = block.self_attention
         self._attend_heads(own, self._before(block.attention), rope)
@@ -248,7 +228,7 @@ class Program:
 
     def _attend_heads(self, own: SelfAttention, source: Register, rope: Rope | None) -> None:
         """MIXED = the heads' mixed values for the rows of `source`."""
-        at, rule = (len(self.layers) - 1, self._key_ranges.index(range_of(own))), own.heads.rule
+        at, rule = (len(self.layers) - 1, self.key_ranges.index(range_of(own))), own.heads.rule
         self._multiply(own.qkv, source, Register.WIDE)
         self._parts_of_heads(own)
         tables = None if rope is None else (rope.cos, rope.sin)
@@ -293,7 +273,7 @@ class Program:
         self._finish(residual, own.out)
 
     def _attend_across(self, residual: Residual[CrossAttention]) -> None:
-        own, rule, at = residual.f, residual.f.heads.rule, (len(self.layers) - 1, len(self._key_ranges))
+        own, rule, at = residual.f, residual.f.heads.rule, (len(self.layers) - 1, len(self.key_ranges))
         self._multiply(own.q, self._before(residual), Register.WIDE)
         shape = own.q.out_features // own.head_dim, own.head_dim
         for name in ("cross_attn.hook_q", "cross_attn.hook_rot_q"):

@@ -27,7 +27,7 @@ from lightwell.model.layers.lora import AdaptedRows, Adapter
 from lightwell.model.layers.norm import Norm
 from lightwell.model.layers.rope import Rope, rotary_rows
 from lightwell.model.network.block import Block
-from lightwell.model.network.block_program import Program, is_native, is_supported, product_of, range_of
+from lightwell.model.network.block_program import Program, is_supported, product_of
 from lightwell.model.network.program_points import ProgramReads
 from lightwell.model.network.recurrences import row_spans
 from lightwell.model.network.sublayers import SelfAttention
@@ -48,11 +48,8 @@ class DecodeStep:
         """Keep the blocks, which `of` has checked. ropes: one for each block."""
         self._blocks = blocks
         attentions = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
-        self._key_ranges = list(dict.fromkeys(map(range_of, attentions)))
-        self.program = program = Program(attentions[0].qkv.in_features, self._key_ranges)
-        for block, rope in zip(blocks, ropes, strict=True):
-            program.add(block, rope)
-        program.end(final_norm)
+        self.program = program = Program(blocks, final_norm, ropes)
+        self._key_ranges = program.key_ranges
         self._causal = attentions[0].causal
         self._has_states = len(attentions) < len(blocks)
         self._is_divisible = blocks[0].altup is None and all(each.has_kv for each in attentions)
@@ -76,7 +73,7 @@ class DecodeStep:
     @classmethod
     def of(cls, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> Self | None:
         """Return the step of a stack, or None if the kernels cannot replace its blocks."""
-        if not blocks or not all(map(is_supported, blocks)) or not (final_norm is None or is_native(final_norm)):
+        if not blocks or not all(is_supported(block) and _is_native(block) for block in blocks):
             return None
         return cls(blocks, final_norm, ropes)
 
@@ -228,3 +225,12 @@ class DecodeStep:
                 [None if each is None else Change(product_of(each.down), product_of(each.up)) for each in changes]
             )
         return found
+
+
+def _is_native(block: Block) -> bool:
+    """Return whether our kernels have the matrices of a block, and the experts' in one form."""
+    forms: set[tuple[int, int]] = set()
+    for each in () if block.mixture is None else block.mixture.experts:
+        if isinstance(up := each.up.weight, LaidWeight) and isinstance(down := each.down.weight, LaidWeight):
+            forms.add((up.form, down.form))
+    return all(each.native for each in block.matrices) and len(forms) <= 1

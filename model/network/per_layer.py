@@ -11,6 +11,7 @@ from torch import Tensor
 from lightwell.model.batch import Batch
 from lightwell.model.config import Activation
 from lightwell.model.hooks.hooks import LayerHooks, hooked
+from lightwell.model.layers.device_batch import DeviceBatch
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.lora import multiply
 from lightwell.model.layers.mlp import gated
@@ -33,7 +34,7 @@ class PerLayerInputs:
     norm: Norm
     """A norm over P."""
 
-    def __call__(self, batch: Batch, x: Tensor) -> Tensor:
+    def __call__(self, batch: Batch | DeviceBatch, x: Tensor) -> Tensor:
         """Return the layers' inputs [T, L, P] for the batch's tokens and their vectors x [T, d]."""
         width = self.norm.weight.shape[0]
         of_vectors = self.norm((self.project(x) * x.shape[-1] ** -0.5).view(-1, width)).view(len(x), -1, width)

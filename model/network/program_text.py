@@ -43,37 +43,38 @@ def describe(model: Transformer) -> str:
 
 
 def _of_stack(stack: Stack) -> Iterator[tuple[str, Sequence[Line]]]:
-    step, kind, alike = stack.decode_step, stack.config.kind, dict[tuple[Line, ...], list[int]]()
+    step, executor = (stack.decode_step, "cpu") if stack.gpu_program is None else (stack.gpu_program, "gpu")
+    kind, alike = stack.config.kind, dict[tuple[Line, ...], list[int]]()
     name = kind if kind != "encoder-decoder" else "decoder" if stack.config.causal else "encoder"
     for n, block in enumerate(stack.blocks):
-        lines = _of_block(block, stack) if step is None else _of_layer(step.program, n)
+        lines = _of_block(block, stack) if step is None else _of_layer(step.program, n, executor)
         alike.setdefault(tuple(lines), []).append(n)
     for steps, layers in alike.items():
         yield f"{name}, {_as_ranges(layers)}", steps
-    if step is not None and (last := _of_layer(step.program, len(stack.blocks))):
+    if step is not None and (last := _of_layer(step.program, len(stack.blocks), executor)):
         yield f"{name}, after the layers", last
 
 
-def _of_layer(program: Program, layer: int) -> list[Line]:
+def _of_layer(program: Program, layer: int, executor: str) -> list[Line]:
     """Return the steps of a layer, or after the last layer."""
     first, end = ([*program.layers, len(program.steps)][layer + n] for n in (0, 1))
     points: list[list[str]] = [[] for _ in program.steps[first:end]]
     for name, place in program.points[layer].items():
         points[max(0, place.step - 1 - first)].append(name)
-    return list(map(_of_step, program.steps[first:end], points))
+    return [_of_step(*each, executor) for each in zip(program.steps[first:end], points, strict=True)]
 
 
-def _of_step(step: Step, points: Sequence[str]) -> Line:
+def _of_step(step: Step, points: Sequence[str], executor: str) -> Line:
     values = {field.name: getattr(step, field.name) for field in fields(step) if field.name != "layer"}
     places = [value.name.lower() for value in values.values() if isinstance(value, Register)]
     shown = [" -> ".join(places), *(_shown(name, value) for name, value in values.items())]
     num_bytes = _bytes([value for name, value in values.items() if name != "rotary_tables"])
-    return Line(type(step).__name__, ", ".join(filter(None, shown)), num_bytes, "cpu", " ".join(points))
+    return Line(type(step).__name__, ", ".join(filter(None, shown)), num_bytes, executor, " ".join(points))
 
 
 def _of_block(block: Block, stack: Stack) -> list[Line]:
     """Return the matrices of a block that has no program."""
-    executor = "gpu" if stack.triton_step else "cpu" if stack.encode_step else "torch"
+    executor = "cpu" if stack.encode_step else "torch"
     named = {**block.linears, "experts": [each for each in block.matrices if each not in block.linears.values()]}
     return [Line(name, _shown("", each), _bytes(each), executor) for name, each in named.items() if each != []]
 

@@ -27,7 +27,7 @@ from lightwell.model.network.per_layer import PerLayerInputs
 from lightwell.model.network.sublayers import BlockInputs, Streams
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
-    from lightwell.model.network.triton_step import TritonStep
+    from lightwell.model.network.gpu_program import GpuProgram
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Stack:
     """The blocks as one program, or None."""
     encode_step: EncodeStep | None
     """All blocks of an encoder in one call, or None."""
-    triton_step: "TritonStep | None" = None
+    gpu_program: "GpuProgram | None" = None
     """The whole stack by our Triton kernels, or None."""
     stream_ends: StreamEnds | None = None
     """The layers that create and join several residual streams, or None if there is one stream."""
@@ -59,10 +59,10 @@ class Stack:
         the caches then hold the rows of some layers.
         """
         adapted = AdaptedRows.of(batch)
-        if self.triton_step is not None and adapted is None:
-            plan = self.triton_step.plan(batch, hooks)
+        if self.gpu_program is not None and adapted is None:
+            plan = self.gpu_program.plan(batch, hooks)
             if plan is not None:
-                return self.triton_step(batch, caches, plan)
+                return self.gpu_program(batch, caches, plan)
         outside = None if hooks is None else hooks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
         if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):

@@ -179,7 +179,7 @@ def device_runner_for(
     model: Transformer, cache: KVCache, config: EngineConfig, max_model_len: int
 ) -> DeviceRunner | None:
     """Return the runner of a network with GPU kernels, with graphs unless they are turned off; else None."""
-    if model.decoder is None or model.decoder.triton_step is None:
+    if model.decoder is None or model.decoder.gpu_program is None:
         return None
     sizes = StepSizes(config.max_num_seqs, config.max_num_batched_tokens, max_model_len)
     if isinstance(model, LeadingTransformer):

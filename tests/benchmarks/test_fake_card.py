@@ -38,12 +38,12 @@ def test_a_launch_too_many_and_a_copy_that_waits_are_found() -> None:
     code = """
 import sys
 from benchmarks.gpu import fake_card
-from lightwell.model.network import triton_step
-gated = triton_step.gated
+from lightwell.model.network import gpu_program
+gated = gpu_program.gated
 def slower(up, activation):
     up = (up * 1)[: int(up.sum().item() * 0) + len(up)]
     return gated(up, activation)
-triton_step.gated = slower
+gpu_program.gated = slower
 sys.exit(fake_card.main(["llama"]))
 """
     told = fake_card(1, "-c", code)

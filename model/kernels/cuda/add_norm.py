@@ -14,9 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from lightwell.model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
-from lightwell.model.kernels.cuda.norms import NormWeights, normed_row
+from lightwell.model.kernels.cuda.norms import check_norm, norm_step, normed_row
 from lightwell.model.kernels.cuda.rounding import rounded
 from lightwell.model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
+from lightwell.model.kernels.program.steps import NormWeights
 
 MAX_WIDTH = 16384
 """The longest row, which fits the registers of 16 warps."""
@@ -26,7 +27,7 @@ MAX_WIDTH = 16384
 def add_norm_kernel(
     x, first, second, stream, normed,
     after_weight, after_bias, of_sum_weight, of_sum_bias, before_weight, before_bias,
-    x_distance, first_distance, second_distance, after_eps, of_sum_eps, before_eps,
+    x_distance, first_distance, second_distance, scale, stream_scale, after_eps, of_sum_eps, before_eps,
     D: tl.constexpr, BLOCK: tl.constexpr, AFTER: tl.constexpr, OF_SUM: tl.constexpr, BEFORE: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
@@ -44,9 +45,10 @@ def add_norm_kernel(
             y = rounded(y, dtype)
         if AFTER != "none":
             y = normed_row(y, column, after_weight, after_bias, after_eps, D, AFTER, dtype)
-        s = rounded(s + y, dtype)
+        s = rounded(s + rounded(y * scale, dtype), dtype)
         if OF_SUM != "none":
             s = normed_row(s, column, of_sum_weight, of_sum_bias, of_sum_eps, D, OF_SUM, dtype)
+        s = rounded(s * stream_scale, dtype)
         tl.store(stream + row * D + column, s.to(dtype), mask=within)
     if BEFORE != "none":
         s = normed_row(s, column, before_weight, before_bias, before_eps, D, BEFORE, dtype)
@@ -66,15 +68,18 @@ def add_norm(
     x: Tensor,
     added: Sequence[Tensor],
     *,
+    scale: float = 1.0,
+    stream_scale: float = 1.0,
     after: NormWeights | None = None,
     of_sum: NormWeights | None = None,
     before: NormWeights | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the residual stream s after additions, and before(s): both [R, d], new and contiguous.
 
-    x [R, d]: the stream. added: none, one or two tensors [R, d] of its dtype. With one, s = of_sum(x + after(y)); with
-    two, s = (y + z) + x, without norms; with none, s is x itself. Without `before` the second result is None. Each sum
-    and each norm is rounded to the dtype, as in model/network/block.py. Rows may be slices of wider rows.
+    x [R, d]: the stream. added: none, one or two tensors [R, d] of its dtype. With one,
+    s = stream_scale * of_sum(x + scale * after(y)); with two, s = (y + z) + x, without norms; with none, s is x itself.
+    Without `before` the second result is None. Each sum, product and norm is rounded to the dtype, as in
+    model/network/block.py. Rows may be slices of wider rows.
 
     Raises ValueError for shapes and dtypes that do not fit, and rows of more than 16384 numbers.
     """
@@ -91,7 +96,7 @@ def add_norm(
     norms = {"after": after, "of_sum": of_sum, "before": before}
     for name, norm in norms.items():
         if norm is not None:
-            norm.check(name, width, x.dtype)
+            check_norm(name, norm, width, x.dtype)
     stream = torch.empty(num_rows, width, dtype=x.dtype, device=x.device) if added else x
     normed = None if before is None else torch.empty(num_rows, width, dtype=x.dtype, device=x.device)
     if not num_rows or (not added and before is None):
@@ -105,10 +110,10 @@ def add_norm(
         weights.append(None if norm is None or norm.bias is None else aligned(norm.bias))
     add_norm_kernel[(num_rows,)](
         rows, first, second, stream if added else None, normed, *weights, distance, first_distance, second_distance,
-        *(0.0 if norm is None else norm.eps for norm in norms.values()),
+        float(scale), float(stream_scale), *(0.0 if norm is None else norm.eps for norm in norms.values()),
         D=width,
         BLOCK=triton.next_power_of_2(width),
-        **{name.upper(): "none" if norm is None else norm.step for name, norm in norms.items()},
+        **{name.upper(): norm_step(norm, x.dtype) for name, norm in norms.items()},
         num_warps=num_warps(width),
         enable_fp_fusion=False,
         **launch_options(x.device),

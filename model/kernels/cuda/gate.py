@@ -3,20 +3,21 @@
 Axes: R rows, ff.
 """
 
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from lightwell.model.config import Activation
+from lightwell.model.config import Activation, ClampedGate
 from lightwell.model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
 from lightwell.model.kernels.cuda.rounding import rounded
 from lightwell.model.kernels.cuda.tensors import DTYPES, check_tensor
 
 BLOCK, NUM_WARPS = 1024, 4
 """Numbers and warps of a program: 8 numbers a thread, which one instruction loads in 16 bits."""
+ACTIVATIONS = (*get_args(Activation), "sigmoid")
 
 
 @triton.jit
@@ -36,45 +37,54 @@ def _activated(x, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "gelu_tanh":
         # 0.5 (1 + tanh(u)) is sigmoid(2 u), where u is sqrt(2 / pi) (x + 0.044715 x^3).
         return x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif ACTIVATION == "sigmoid":
+        return _sigmoid(x)
     else:
         return tl.where(x <= 0, 0.0, x)
 
 
 @triton.jit
 def gated_kernel(
-    gate_up, out, distance, ff, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
+    gate, up, out, gate_distance, up_distance, ff, limit, alpha,
+    ACTIVATION: tl.constexpr, IS_CLAMPED: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Compute BLOCK numbers of a row: grid (R, blocks)."""
     wait_for_kernels_ahead(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    dtype: tl.constexpr = gate_up.dtype.element_ty
-    gate = tl.load(gate_up + row * distance + column, mask=column < ff, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * distance + ff + column, mask=column < ff, other=0.0).to(tl.float32)
-    product = rounded(rounded(_activated(gate, ACTIVATION), dtype) * up, dtype)
+    dtype: tl.constexpr = gate.dtype.element_ty
+    x = tl.load(gate + row * gate_distance + column, mask=column < ff, other=0.0).to(tl.float32)
+    y = tl.load(up + row * up_distance + column, mask=column < ff, other=0.0).to(tl.float32)
+    if IS_CLAMPED:
+        x, y = tl.minimum(x, limit) * alpha, (tl.clamp(y, -limit, limit) + 1.0) / alpha
+        product = rounded(_activated(x, ACTIVATION) * y, dtype)
+    else:
+        product = rounded(rounded(_activated(x, ACTIVATION), dtype) * y, dtype)
     tl.store(out + row * ff + column, product.to(dtype), mask=column < ff)
 
 
-def gated(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Return activation(gate) * up [R, ff] from gate_up [R, 2 ff]: in each row the gate, then up.
+def gated(
+    gate: Tensor, up: Tensor, activation: Activation | Literal["sigmoid"], clamps: ClampedGate | None = None
+) -> Tensor:
+    """Return activation(gate) * up [R, ff] of gate and up [R, ff], whose rows may be slices of wider rows.
 
-    The activation is computed in float32 and rounded to the dtype before the product, which is rounded again.
+    The activation is computed in float32 and rounded to the dtype before the product, which is rounded again. With
+    `clamps` (gpt-oss) the product is activation(alpha min(gate, limit)) * (clamp(up) + 1) / alpha, rounded once.
 
     Raises ValueError for another shape, dtype or activation.
     """
-    check_tensor("gate_up", gate_up, DTYPES, (None, None))
-    num_rows, both = gate_up.shape
-    if both % 2:
-        raise ValueError(f"gate_up has rows of {both}; an even number is accepted")
-    if activation not in get_args(Activation):
-        raise ValueError(f"activation is {activation!r}; {', '.join(get_args(Activation))} are accepted")
-    if gate_up.stride(1) != 1:
-        gate_up = gate_up.contiguous()
-    ff = both // 2
-    out = torch.empty(num_rows, ff, dtype=gate_up.dtype, device=gate_up.device)
+    check_tensor("gate", gate, DTYPES, (None, None))
+    check_tensor("up", up, (gate.dtype,), gate.shape)
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation is {activation!r}; {', '.join(ACTIVATIONS)} are accepted")
+    gate, up = (each if each.stride(1) == 1 else each.contiguous() for each in (gate, up))
+    num_rows, ff = gate.shape
+    out = torch.empty(num_rows, ff, dtype=gate.dtype, device=gate.device)
+    limit, alpha = (1.0, 1.0) if clamps is None else (clamps.limit, clamps.alpha)
     if out.numel():
         gated_kernel[(num_rows, triton.cdiv(ff, BLOCK))](
-            gate_up, out, gate_up.stride(0), ff, ACTIVATION=activation, BLOCK=BLOCK, num_warps=NUM_WARPS,
-            enable_fp_fusion=False, **launch_options(gate_up.device),
+            gate, up, out, gate.stride(0), up.stride(0), ff, float(limit), float(alpha), ACTIVATION=activation,
+            IS_CLAMPED=clamps is not None, BLOCK=BLOCK, num_warps=NUM_WARPS, enable_fp_fusion=False,
+            **launch_options(gate.device),
         )  # fmt: skip
     return out

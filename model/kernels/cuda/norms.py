@@ -3,57 +3,35 @@
 Axes: d numbers of a row.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from lightwell.model.config import NormKind
 from lightwell.model.kernels.cuda.rounding import rounded
 from lightwell.model.kernels.cuda.tensors import check_tensor
+from lightwell.model.kernels.program.steps import NormWeights
 
 NormStep = Literal["none", "rms", "rms, rounded once", "layer"]
 """The norm at one place of a kernel, or "none"."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NormWeights:
-    """A norm and its parameters: x / sqrt(mean(x^2) + eps) * weight, or (x - mean(x)) / sqrt(var(x) + eps) * weight +
-    bias.
+def norm_step(norm: NormWeights | None, dtype: torch.dtype) -> NormStep:
+    """Return the kernel's constant for a norm, or for none, of rows of a dtype."""
+    if norm is None:
+        return "none"
+    if norm.is_centred:
+        return "layer"
+    return "rms" if norm.weight.dtype == dtype else "rms, rounded once"
 
-    Raises ValueError for parameters that its kind does not have.
-    """
 
-    kind: NormKind
-    weight: Tensor
-    """[d], of the rows' dtype; float32 if `rounds_once`."""
-    eps: float
-    bias: Tensor | None = None
-    """The bias of a LayerNorm, [d], of the rows' dtype, or None for zeros."""
-    rounds_once: bool = False
-    """Whether an RMSNorm rounds to the rows' dtype only after the product with `weight`."""
-
-    def __post_init__(self) -> None:
-        if self.kind == "rmsnorm" and self.bias is not None:
-            raise ValueError("an rmsnorm has a bias; None is accepted")
-        if self.kind == "layernorm" and self.rounds_once:
-            raise ValueError("a layernorm has rounds_once, which it always does; False is accepted")
-
-    @property
-    def step(self) -> NormStep:
-        """Return the kernel's constant for this norm."""
-        if self.kind == "layernorm":
-            return "layer"
-        return "rms, rounded once" if self.rounds_once else "rms"
-
-    def check(self, name: str, width: int, dtype: torch.dtype) -> None:
-        """Raise ValueError, with the norm's name, if it does not fit rows of this width and dtype."""
-        check_tensor(f"{name}.weight", self.weight, (torch.float32 if self.rounds_once else dtype,), (width,))
-        if self.bias is not None:
-            check_tensor(f"{name}.bias", self.bias, (dtype,), (width,))
+def check_norm(name: str, norm: NormWeights, width: int, dtype: torch.dtype) -> None:
+    """Raise ValueError, with the norm's name, if it does not fit rows of this width and dtype."""
+    dtypes = {dtype: None} if norm.is_centred else {dtype: None, torch.float32: None}
+    check_tensor(f"{name}.weight", norm.weight, tuple(dtypes), (width,))
+    if norm.bias is not None:
+        check_tensor(f"{name}.bias", norm.bias, (dtype,), (width,))
 
 
 @triton.jit

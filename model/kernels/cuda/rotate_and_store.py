@@ -15,9 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from lightwell.model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
-from lightwell.model.kernels.cuda.norms import NormWeights, inverse_root, rms_weighted
+from lightwell.model.kernels.cuda.norms import check_norm, inverse_root, norm_step, rms_weighted
 from lightwell.model.kernels.cuda.rounding import rounded
 from lightwell.model.kernels.cuda.tensors import DTYPES, aligned, check_tensor
+from lightwell.model.kernels.program.steps import NormWeights
 
 TILE = 2048
 """Numbers that a program computes: some heads of one row."""
@@ -78,17 +79,17 @@ def _rotated_heads(
 
 @triton.jit
 def rotate_and_store_kernel(
-    qkv, q, keys, values, slots, positions, cos, sin, q_weight, k_weight, q_eps, k_eps,
-    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
+    qkv, q, keys, values, slots, positions, cos, sin, q_weight, k_weight, v_weight, q_eps, k_eps, v_eps,
+    H: tl.constexpr, GATES: tl.constexpr, K: tl.constexpr, D: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    Q_NORM_AXIS: tl.constexpr, K_NORM_AXIS: tl.constexpr,
-    Q_ROUNDS_ONCE: tl.constexpr, K_ROUNDS_ONCE: tl.constexpr, DEPENDENT: tl.constexpr,
+    Q_NORM_AXIS: tl.constexpr, K_NORM_AXIS: tl.constexpr, V_NORM_AXIS: tl.constexpr,
+    Q_ROUNDS_ONCE: tl.constexpr, K_ROUNDS_ONCE: tl.constexpr, V_ROUNDS_ONCE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Compute HEADS heads of one row: grid (T, parts). The first parts are queries, then keys, then values."""
     wait_for_kernels_ahead(DEPENDENT)
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     head, dim = tl.arange(0, HEADS), tl.arange(0, WIDTH)
-    heads = qkv + row * ((H + 2 * K) * D)
+    heads = qkv + row * ((H + GATES + 2 * K) * D)
     q_parts: tl.constexpr = (H + HEADS - 1) // HEADS
     k_parts: tl.constexpr = (K + HEADS - 1) // HEADS
     if part < q_parts:
@@ -107,7 +108,7 @@ def rotate_and_store_kernel(
             if part < q_parts + k_parts:
                 head += (part - q_parts) * HEADS
                 x = _rotated_heads(
-                    heads + H * D, head, dim, row, positions, cos, sin, k_weight, k_eps,
+                    heads + (H + GATES) * D, head, dim, row, positions, cos, sin, k_weight, k_eps,
                     K, D, R, TILE, K_NORM_AXIS, K_ROUNDS_ONCE,
                 )  # fmt: skip
                 within = (head < K)[:, None] & (dim < D)[None, :]
@@ -115,8 +116,11 @@ def rotate_and_store_kernel(
                 tl.store(keys + at, x, mask=within)
             else:
                 head += (part - q_parts - k_parts) * HEADS
+                x = _rotated_heads(
+                    heads + (H + GATES + K) * D, head, dim, row, positions, cos, sin, v_weight, v_eps,
+                    K, D, 0, TILE, V_NORM_AXIS, V_ROUNDS_ONCE,
+                )  # fmt: skip
                 within = (head < K)[:, None] & (dim < D)[None, :]
-                x = tl.load(heads + (H + K) * D + head[:, None] * D + dim[None, :], mask=within)
                 at = ((block * K + head[:, None]) * B + place) * D + dim[None, :]
                 tl.store(values + at, x, mask=within)
 
@@ -142,43 +146,47 @@ def rotate_and_store(
     *,
     q_norm: NormWeights | None = None,
     k_norm: NormWeights | None = None,
+    v_norm: NormWeights | None = None,
+    num_gates: int = 0,
 ) -> Tensor:
     """Return the rotated queries [T, H, D], and write rotated keys and values to their places in the cache.
 
-    qkv [T, H + 2K, D]: query heads (or none), key heads, value heads. keys and values: [block, K, B, D], contiguous.
-    rotary_tables: cos and sin [length, R], float32 (sin with the sign of the first half flipped), or None for no
-    rotation; a row is rotated by their row at its position. positions and slots: [T], int32. A slot is block * B + the
-    place in the block, and -1 writes nothing. Each position must be within the tables, also in rows with slot -1, and
-    each slot within the cache: neither is checked.
+    qkv [T, H + num_gates + 2K, D]: query heads (or none), heads that are skipped, key heads, value heads. keys and
+    values: [block, K, B, D], contiguous. rotary_tables: cos and sin [length, R], float32 (sin with the sign of the
+    first half flipped), or None for no rotation; a row is rotated by their row at its position. positions and slots:
+    [T], int32. A slot is block * B + the place in the block, and -1 writes nothing. Each position must be within the
+    tables, also in rows with slot -1, and each slot within the cache: neither is checked.
 
-    q_norm and k_norm: RMSNorms over each head, with weights [D], or over all query heads or key heads of a row at once,
-    with weights [H D] and [K D]. A norm is rounded to the dtype of qkv, and so is the rotation, which is computed in
-    float32.
+    q_norm, k_norm and v_norm: RMSNorms over each head, with weights [D], or over all query, key or value heads of a row
+    at once, with weights [H D] and [K D]. A norm is rounded to the dtype of qkv, and so is the rotation, which is
+    computed in float32.
 
     Raises ValueError for shapes and dtypes that do not fit.
     """
     _check(qkv, rotary_tables, positions, slots, keys, values)
     num_rows, all_heads, dim = qkv.shape
     num_key_heads, block_size = keys.shape[1:3]
-    num_heads = all_heads - 2 * num_key_heads
+    num_heads = all_heads - num_gates - 2 * num_key_heads
     q = torch.empty(num_rows, num_heads, dim, dtype=qkv.dtype, device=qkv.device)
     heads = heads_of_program(num_heads, num_key_heads, dim)
     num_parts = triton.cdiv(num_heads, heads) + 2 * triton.cdiv(num_key_heads, heads)
     q_axis = _norm_axis("q_norm", q_norm, num_heads, dim, qkv.dtype)
     k_axis = _norm_axis("k_norm", k_norm, num_key_heads, dim, qkv.dtype)
+    v_axis = _norm_axis("v_norm", v_norm, num_key_heads, dim, qkv.dtype)
     if num_rows == 0 or num_parts == 0:
         return q
     cos, sin = (None, None) if rotary_tables is None else map(aligned, rotary_tables)
     rotate_and_store_kernel[(num_rows, num_parts)](
         aligned(qkv), q if num_heads else None, keys, values, aligned(slots),
         None if cos is None or positions is None else aligned(positions), cos, sin,
-        None if q_norm is None else aligned(q_norm.weight), None if k_norm is None else aligned(k_norm.weight),
-        0.0 if q_norm is None else q_norm.eps, 0.0 if k_norm is None else k_norm.eps,
-        H=num_heads, K=num_key_heads, D=dim, R=0 if cos is None else cos.shape[1], B=block_size,
+        *(None if norm is None else aligned(norm.weight) for norm in (q_norm, k_norm, v_norm)),
+        *(0.0 if norm is None else norm.eps for norm in (q_norm, k_norm, v_norm)),
+        H=num_heads, GATES=num_gates, K=num_key_heads, D=dim, R=0 if cos is None else cos.shape[1], B=block_size,
         HEADS=heads, WIDTH=triton.next_power_of_2(dim), TILE=TILE,
-        Q_NORM_AXIS=q_axis, K_NORM_AXIS=k_axis,
-        Q_ROUNDS_ONCE=q_norm is not None and q_norm.rounds_once,
-        K_ROUNDS_ONCE=k_norm is not None and k_norm.rounds_once,
+        Q_NORM_AXIS=q_axis, K_NORM_AXIS=k_axis, V_NORM_AXIS=v_axis,
+        Q_ROUNDS_ONCE=norm_step(q_norm, qkv.dtype) == "rms, rounded once",
+        K_ROUNDS_ONCE=norm_step(k_norm, qkv.dtype) == "rms, rounded once",
+        V_ROUNDS_ONCE=norm_step(v_norm, qkv.dtype) == "rms, rounded once",
         num_warps=num_warps(heads, dim),
         enable_fp_fusion=False,
         **launch_options(qkv.device),
@@ -230,8 +238,8 @@ def _norm_axis(name: str, norm: NormWeights | None, num_heads: int, dim: int, dt
     """Return the axis of a norm: none, head or all (heads). Raises ValueError for a norm that does not fit."""
     if norm is None:
         return "none"
-    if norm.kind != "rmsnorm":
-        raise ValueError(f"{name} is a {norm.kind}; rmsnorm is accepted")
+    if norm.is_centred:
+        raise ValueError(f"{name} is a layernorm; rmsnorm is accepted")
     is_of_heads = norm.weight.numel() == dim
-    norm.check(name, dim if is_of_heads else num_heads * dim, dtype)
+    check_norm(name, norm, dim if is_of_heads else num_heads * dim, dtype)
     return "head" if is_of_heads else "all"

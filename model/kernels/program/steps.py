@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lightwell.model.config import Activation, ClampedGate
+from lightwell.model.kernels.forms import Weight
 from lightwell.model.kernels.products import LaidWeight
 
 
@@ -45,8 +46,14 @@ class Heads(NamedTuple):
 class Product:
     """A weight to multiply by, with a bias [outputs] of the residual stream's dtype."""
 
-    weight: LaidWeight
+    weight: Weight
     bias: Tensor | None = None
+
+    @property
+    def laid(self) -> LaidWeight:
+        """Return the weight, which must be in a form of the CPU kernels."""
+        assert isinstance(self.weight, LaidWeight)
+        return self.weight
 
 
 @dataclass(frozen=True, slots=True)

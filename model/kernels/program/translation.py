@@ -126,7 +126,7 @@ def translate(
 
 def c_product(dtype: torch.dtype, name: str, product: Product, num_inputs: int, num_outputs: int) -> CProduct:
     """Return a product in the kernels' form. Raises ValueError for one that does not fit; `name` is part of it."""
-    weight, bias = product.weight, product.bias
+    weight, bias = product.laid, product.bias
     if (weight.num_inputs, weight.num_outputs) != (num_inputs, num_outputs) or min(num_inputs, num_outputs) < 1:
         found = f"{weight.num_inputs} inputs and {weight.num_outputs} outputs"
         raise ValueError(f"{name} has {found}; {num_inputs} and {num_outputs} are accepted")
@@ -331,7 +331,7 @@ class _Translation:
         weight = step.products[0].weight
         self._take(step, step.source, weight.num_inputs)
         self._put(step.target, weight.num_outputs)
-        if len(step.products) != self.num_experts or len({each.weight.form for each in step.products}) != 1:
+        if len(step.products) != self.num_experts or len({each.laid.form for each in step.products}) != 1:
             raise ValueError(f"there are {len(step.products)} products; {self.num_experts} of one form are accepted")
         sizes = weight.num_inputs, weight.num_outputs
         products = [c_product(self.dtype, f"expert {n}", each, *sizes) for n, each in enumerate(step.products)]

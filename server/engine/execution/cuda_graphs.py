@@ -32,7 +32,7 @@ from lightwell.model.sampling.device_sampler import DeviceSampler
 from lightwell.server.engine.config import EngineConfig
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
-    from lightwell.model.network.triton_step import TritonStep
+    from lightwell.model.network.gpu_program import GpuProgram
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class StepGraphs:
     """The graphs of one network and one cache."""
 
     def __init__(
-        self, model: Transformer, step: "TritonStep", cache: KVCache, last_tokens: Tensor, sizes: StepSizes
+        self, model: Transformer, step: "GpuProgram", cache: KVCache, last_tokens: Tensor, sizes: StepSizes
     ) -> None:
         """Prepare for steps of at most these sizes. step: the decoder's; last_tokens: [n] int64 of `DeviceBatch`."""
         self._model, self._step, self._cache = model, step, cache
@@ -205,7 +205,7 @@ def has_graphs(model: Transformer, config: EngineConfig) -> bool:
         return False
     if model.batch_invariant and config.quantize == "fp8":  # thousands of small products in each step
         return False
-    return model.decoder is not None and model.decoder.triton_step is not None
+    return model.decoder is not None and model.decoder.gpu_program is not None
 
 
 def kept_bytes(model: ModelConfig, dtype: torch.dtype, max_num_seqs: int, max_num_rows: int) -> int:

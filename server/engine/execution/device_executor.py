@@ -79,9 +79,9 @@ class DeviceExecutor:
         """
         self._group = group
         assert model.decoder is not None
-        assert model.decoder.triton_step is not None
+        assert model.decoder.gpu_program is not None
         self._model, self._cache = model, cache
-        self._step = model.decoder.triton_step
+        self._step = model.decoder.gpu_program
         self._sampler = DeviceSampler(model.config.vocab_size)
         # The tokens of a step: the next one may begin before the host knows them.
         self._last_tokens = torch.zeros(sizes.max_num_seqs, dtype=torch.int64, device=model.device)

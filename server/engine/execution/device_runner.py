@@ -70,8 +70,8 @@ class DeviceRunner:
 
     def __init__(self, model: Transformer, executor: DeviceExecutor) -> None:
         assert model.decoder is not None
-        assert model.decoder.triton_step is not None
-        self._model, self._step, self._executor = model, model.decoder.triton_step, executor
+        assert model.decoder.gpu_program is not None
+        self._model, self._step, self._executor = model, model.decoder.gpu_program, executor
         self._edits: dict[Hashable, RowEdits] = {}
 
     @property

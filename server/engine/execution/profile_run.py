@@ -64,7 +64,7 @@ class ProfileRun:
         model = self.model
         params = SamplingParams(max_tokens=1, seed=0, top_p=0.9, repetition_penalty=1.1)
         rows = [SamplerRow(params, 2, (0, 0), 1)] * len(logits)
-        if model.decoder is None or model.decoder.triton_step is None:
+        if model.decoder is None or model.decoder.gpu_program is None:
             Sampler(model.config.vocab_size, model.device, model.kernels).sample(logits, rows)
             return
         # Penalties take the most memory when they count tokens that only the device knows.

@@ -117,7 +117,7 @@ def test_patterns_of_a_network_without_a_step_of_its_own_have_the_same_bits_in_p
     folder = tiny.make_variant("qwen3_moe", tmp_path)
     model = load(folder, rng.choice(DTYPES), DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
     assert model.decoder is not None
-    assert model.decoder.triton_step is None
+    assert model.decoder.gpu_program is None
     words = [rng.randrange(2, tiny.VOCAB_SIZE) for _ in range(21)]
     looking = [request(0, words, AttentionTask(capture=AttentionCapture(pairs=((0, 1), (1, 2)))))]
     (whole,) = alone(model, looking, block_size=BLOCK).values()

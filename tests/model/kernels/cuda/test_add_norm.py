@@ -7,7 +7,7 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 
 from lightwell.model.kernels.choice import KernelConfig
 from lightwell.model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
-from lightwell.model.kernels.cuda.norms import NormWeights
+from lightwell.model.kernels.program.steps import NormWeights
 from lightwell.model.layers.norm import LayerNorm, Norm, RmsNorm
 from tests.model.kernels.cuda.card import DEVICE, assert_close, each_dtype, fresh_draw, normal
 
@@ -19,12 +19,12 @@ def make(kind: str, width: int, dtype: torch.dtype, eps: float = 1e-5) -> tuple[
     """Return a random norm for the card, and the layer that it stands for."""
     weight = 1 + normal(width, dtype=dtype, scale=0.3)
     if kind == "rms":
-        return NormWeights("rmsnorm", weight, eps), RmsNorm(weight, eps, kernels=TORCH)
+        return NormWeights(weight, eps), RmsNorm(weight, eps, kernels=TORCH)
     if kind == "rms, rounded once":
         layer = RmsNorm(weight - 1, eps, weight_offset=1.0, kernels=TORCH)
-        return NormWeights("rmsnorm", layer.weight, eps, rounds_once=True), layer
+        return NormWeights(layer.weight, eps), layer
     bias = normal(width, dtype=dtype) if kind == "layer" else None
-    return NormWeights("layernorm", weight, eps, bias), LayerNorm(weight, bias, eps, kernels=TORCH)
+    return NormWeights(weight, eps, bias, is_centred=True), LayerNorm(weight, bias, eps, kernels=TORCH)
 
 
 def normed(norm: NormWeights, x: torch.Tensor) -> torch.Tensor:
@@ -132,8 +132,6 @@ def test_what_does_not_fit_is_refused() -> None:
         ("with the norms", lambda: add_norm(x, [x, x], after=norm)),
         (r"before\.weight is", lambda: add_norm(x, [], before=make("rms", 17, torch.float32)[0])),
         (r"before\.weight is bfloat16", lambda: add_norm(x, [], before=make("rms", 16, torch.bfloat16)[0])),
-        ("an rmsnorm has a bias", lambda: NormWeights("rmsnorm", norm.weight, 1e-5, norm.weight)),
-        ("rounds_once", lambda: NormWeights("layernorm", norm.weight, 1e-5, rounds_once=True)),
     ):
         with pytest.raises(ValueError, match=message):
             call()

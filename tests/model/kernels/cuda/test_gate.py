@@ -22,7 +22,7 @@ def test_the_gate_is_the_formula(activation: Activation, dtype: torch.dtype) -> 
     rng = fresh_draw()
     for ff in (1, 48, rng.randint(2, 300), rng.choice([1024, 2500])):
         gate_up = normal(rng.randint(1, 3), 2 * ff, dtype=dtype, scale=rng.choice([1.0, 3.0]))
-        ours = gated(gate_up, activation)
+        ours = gated(*gate_up.chunk(2, -1), activation)
         gate, up = gate_up.double().chunk(2, -1)
         assert ours.dtype == dtype
         assert ours.is_contiguous()
@@ -34,14 +34,14 @@ def test_the_activation_is_rounded_before_the_product(dtype: torch.dtype) -> Non
     fresh_draw()
     gate_up = normal(2, 600, dtype=dtype)
     gate, up = gate_up.chunk(2, -1)
-    activated = gated(torch.cat((gate, torch.ones_like(up)), -1), "silu")
-    assert torch.equal(gated(gate_up, "silu"), activated * up)
+    activated = gated(gate, torch.ones_like(up), "silu")
+    assert torch.equal(gated(gate, up, "silu"), activated * up)
 
 
 def test_large_gates_are_finite_and_what_is_not_a_number_stays_so() -> None:
     gate = torch.tensor([[-1e4, -100.0, -20.0, 0.0, 20.0, 100.0, 1e4, math.nan]], device=DEVICE)
     for activation in ACTIVATIONS:
-        ours = gated(torch.cat((gate, torch.ones_like(gate)), -1), activation)[0]
+        ours = gated(gate, torch.ones_like(gate), activation)[0]
         assert_close(ours[4:7], gate[0, 4:7], roundings=4)
         assert ours[:4].abs().max() < 1e-6
         assert ours[7].isnan()
@@ -51,17 +51,17 @@ def test_a_row_has_the_same_bits_alone_and_as_a_slice() -> None:
     fresh_draw()
     wide = normal(5, 2 * 300 + 9, dtype=torch.bfloat16)
     for rows in (wide[:, :600], wide[:, 5:605], wide[::2, :600]):
-        whole = gated(rows, "gelu")
+        whole = gated(*rows.chunk(2, -1), "gelu")
         for i in range(len(rows)):
-            assert torch.equal(gated(rows[i : i + 1].clone(), "gelu")[0], whole[i])
+            assert torch.equal(gated(*rows[i : i + 1].clone().chunk(2, -1), "gelu")[0], whole[i])
 
 
 def test_what_does_not_fit_is_refused() -> None:
     x = normal(2, 16, dtype=torch.float32)
-    assert gated(x[:0], "silu").shape == (0, 8)
-    with pytest.raises(ValueError, match="rows of 15"):
-        gated(x[:, 1:], "silu")
+    assert gated(x[:0], x[:0], "silu").shape == (0, 16)
+    with pytest.raises(ValueError, match="up is"):
+        gated(x, x[:, 1:], "silu")
     with pytest.raises(ValueError, match="float64"):
-        gated(x.double(), "silu")
+        gated(x.double(), x.double(), "silu")
     with pytest.raises(ValueError, match="'swish'"):
-        gated(x, "swish")
+        gated(x, x, "swish")

@@ -11,8 +11,8 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 
 from lightwell.model.config import RopeConfig
 from lightwell.model.kernels.choice import KernelConfig
-from lightwell.model.kernels.cuda.norms import NormWeights
 from lightwell.model.kernels.cuda.rotate_and_store import rotate_and_store, store
+from lightwell.model.kernels.program.steps import NormWeights
 from lightwell.model.layers.norm import RmsNorm
 from lightwell.model.layers.rope import Rope
 from tests.model.kernels.cuda.card import DEVICE, assert_close, each_dtype, fresh_draw, normal
@@ -75,10 +75,7 @@ def draw(
         rounds_once = rng.random() < 0.4
         q_norm, k_norm = (
             NormWeights(
-                "rmsnorm",
-                1 + normal(dim if axis == "head" else heads * dim, dtype=torch.float32 if rounds_once else dtype),
-                1e-5,
-                rounds_once=rounds_once,
+                1 + normal(dim if axis == "head" else heads * dim, dtype=torch.float32 if rounds_once else dtype), 1e-5
             )
             for heads in (max(1, num_heads), key_heads)
         )
@@ -99,7 +96,7 @@ def normed(norm: NormWeights | None, x: torch.Tensor) -> torch.Tensor:
     if norm is None:
         return x
     layer = RmsNorm(norm.weight, norm.eps, kernels=TORCH)
-    layer.rounds_once = norm.rounds_once
+    layer.rounds_once = norm.weight.dtype == torch.float32
     return layer(x.reshape(-1, len(norm.weight))).view(x.shape)
 
 
@@ -207,8 +204,8 @@ def test_what_does_not_fit_is_refused() -> None:
     assert world.rows(slice(0, 0)).run().shape == (0, 2, 16)
     assert world.tables is not None
     long = torch.zeros(LENGTH, 18, device=DEVICE)
-    layer_norm = NormWeights("layernorm", torch.ones(16, device=DEVICE), 1e-5)
-    rms_norm = NormWeights("rmsnorm", torch.ones(48, device=DEVICE), 1e-5)
+    layer_norm = NormWeights(torch.ones(16, device=DEVICE), 1e-5, is_centred=True)
+    rms_norm = NormWeights(torch.ones(48, device=DEVICE), 1e-5)
     for wrong, message in (
         (replace(world, qkv=world.qkv[:, :3]), "at most 1 are accepted"),
         (replace(world, qkv=world.qkv[..., :8]), "keys is"),

@@ -124,7 +124,7 @@ def _one_with_a_step_of_its_own(names: tuple[str, ...], path: Path) -> tuple[Pat
     for name in random.sample(names, len(names)):
         folder = tiny.make_variant(name, path / name)
         model = load(folder, device=DEVICE, kernels=KernelConfig("triton"))
-        if model.decoder is not None and model.decoder.triton_step is not None:
+        if model.decoder is not None and model.decoder.gpu_program is not None:
             return folder, model
     raise AssertionError(f"none of {names} has one")
 
