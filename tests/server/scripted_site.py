@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,22 @@ async def scripted_site(
 
 def network(size: int, length: int, script: list[int]) -> GPT2LMHeadModel:
     """Return a network that writes a script after a prompt of this length, and then repeats its last token."""
+    made = _network(size)
+    positions, places = torch.zeros(LENGTH, made.config.n_embd), torch.arange(LENGTH)
+    positions[places, torch.tensor(script)[(places - length + 1).clamp(0, len(script) - 1)]] = 100.0
+    made.transformer.wpe.weight.data = positions
+    return made
+
+
+@cache
+def _network(size: int) -> GPT2LMHeadModel:
+    """Return a network whose next token depends on the positions only: drawing its weights takes long."""
     config = GPT2Config(
         vocab_size=size, n_embd=size + size % 2, n_positions=LENGTH, n_layer=1, n_head=2, eos_token_id=END_OF_TEXT
     )
     made = GPT2LMHeadModel(config)
     block = made.transformer.h[0]
-    positions, places = torch.zeros(LENGTH, config.n_embd), torch.arange(LENGTH)
-    positions[places, torch.tensor(script)[(places - length + 1).clamp(0, len(script) - 1)]] = 100.0
     for parameter in (*block.attn.c_proj.parameters(), *block.mlp.c_proj.parameters()):
         parameter.data.zero_()
     made.transformer.wte.weight.data = 0.01 * torch.eye(size, config.n_embd)
-    made.transformer.wpe.weight.data = positions
     return made
