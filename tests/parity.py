@@ -33,17 +33,21 @@ from tests.parity_numbers import Errors, Numbers, Prompt, draw_prompts
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import build_site
 
-OVER_HTTP = """The answers of the HTTP routes, against transformers (eager) in float32. The routes and the engine run in
-the process that compares; the test repeats four of the checkpoints with a server process of its own.
-transformers does not return scores: ours are centred in each row over the visible keys, and compared with the log of
-its pattern, centred likewise."""
-IN_PROCESS = """Each entry is the larger error of two comparisons. The first compares the network with the slow
-reference (tests/reference). The second compares that reference with transformers in float64.
+OVER_HTTP = """The answers of the HTTP routes are compared with transformers (eager attention) in float32. The routes and
+the engine run in the process of the comparison. The test repeats the comparison of four checkpoints with a separate
+server process.
 
-The reference includes the roundings to float32 in transformers' norms, rotary tables and softmaxes. Without these
-roundings transformers itself is off by 1e-5. If its softmax rounds, the log of its pattern has at most seven digits;
-the scores are then from the first comparison only. The delta rules of transformers run without their cast to
-float32."""
+transformers does not return attention scores. Lightwell's scores are therefore compared with the logarithm of the
+pattern of transformers. Before the comparison, the mean over the visible keys of each row is subtracted from both."""
+IN_PROCESS = """Each entry is the larger error of two comparisons in float64: Lightwell's network with the slow reference
+(tests/reference), and the reference with transformers.
+
+transformers rounds some values to float32 even in a float64 network: in norms, rotary tables and softmaxes. The
+reference rounds the same values; without this, the results differ by 1e-5. The delta rules of transformers run without
+their conversion to float32.
+
+If the softmax of a family rounds to float32, the logarithm of its pattern has at most seven digits. The entry for
+scores is then from the first comparison only."""
 QUANTITIES = ("logits", "patterns", "scores", "hidden states", "embeddings")
 BOUNDS = {"float32": dict.fromkeys(QUANTITIES, FLOAT32_BOUND), "float64": dict.fromkeys(QUANTITIES, 1e-10)}
 ROWS = (
@@ -244,10 +248,12 @@ def page(over_http: Mapping[str, Errors], in_process: Mapping[str, Errors]) -> s
     return "\n\n".join(
         (
             "# Differences from transformers",
-            "Made by `python -m tests.parity --write docs` and checked by tests/e2e/test_parity.py. One small random "
-            "checkpoint a family, or two where its options differ (tests/tiny), ordinary random tokens; each entry is "
-            "the largest error over all layers, heads and positions, relative to the largest absolute value of its "
-            "tensor. Empty: a family without logits.",
+            "This page lists the largest differences between the results of Lightwell and of transformers, for each "
+            "family. `python -m tests.parity --write docs` writes it, and tests/e2e/test_parity.py checks it.",
+            "Each row is a small random checkpoint (tests/tiny) with random ordinary tokens as its input; some "
+            "families have several rows, with different options. Each entry is the largest error over all layers, "
+            "heads and positions, relative to the largest absolute value in its tensor. It is empty if a family has "
+            "no logits.",
             "## float32, over HTTP",
             _flat(OVER_HTTP),
             table("float32", over_http),
