@@ -18,6 +18,7 @@ all others are finer.
 LEAST_GROUP = 16
 """The number of inputs of a weight must be a multiple of this number for 4 bits."""
 _ROWS_TOGETHER = 1024
+_CPU = torch.device("cpu")
 _SCALES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -133,9 +134,9 @@ class GroupedRows:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedMatrix:
-    """A weight [N, K] that is stored quantised, on the CPU, as several groups of rows.
+    """A weight [N, K] that is stored quantised, as several groups of rows.
 
-    It is read when it is used, so that only one matrix at a time is in memory in this form, a byte a number.
+    It is read to the CPU's memory when it is used, so that only one matrix at a time is in this form, a byte a number.
     """
 
     shape: torch.Size
@@ -143,16 +144,13 @@ class QuantizedMatrix:
     """The network's dtype, to which `to_dense` rounds."""
     readers: Sequence[Callable[[], GroupedRows]]
     """Functions that read the groups of rows, in order."""
+    device: torch.device = _CPU
+    """The network's device."""
 
     @property
     def stored(self) -> str:
         """Return a description of the formats of all rows."""
         return " or ".join(dict.fromkeys(part.stored for part in self.read()))
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device of the rows."""
-        return torch.device("cpu")
 
     @classmethod
     def of(cls, parts: Sequence[GroupedRows], dtype: torch.dtype) -> "QuantizedMatrix":

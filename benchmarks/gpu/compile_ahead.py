@@ -1,5 +1,5 @@
 """Compile every variant of the card's kernels without a card, and print its registers and shared memory:
-`python -m benchmarks.gpu.compile_ahead [--capability 80 90 100] [--only WORDS ...]`.
+`python -m benchmarks.gpu.compile_ahead [--capability 80 90] [--only WORDS ...]`.
 
 Exit status 1 if a variant spills registers, uses too many of them, multiplies 16-bit matrices without tensor cores, or
 sums in another order than a variant that must give the same bits; 2 if no variant can be compiled. Each variant and
@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from benchmarks.gpu.kernel_variants import Variant
 
-CAPABILITIES = (80, 90, 100)
-"""Compute capabilities, times 10, of A100, H100 and B200."""
+CAPABILITIES = (80, 86, 89, 90, 100, 120)
+"""Compute capabilities, times 10, of A100, A10, L4, H100, B200 and RTX 5090."""
 MAX_REGISTERS = 128
 """Most registers of a thread: with more, fewer than 16 warps fit a multiprocessor."""
+MAX_SHARED = 99 << 10
+"""Most bytes of a program's shared memory, on cards of compute capability 8.6, 8.9 and 12.0."""
 _PRODUCTS = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)[\w.:]*")
 _TENSOR_CORES = ("mma.sync", "wgmma.mma_async", "tcgen05.mma")
 
@@ -46,6 +48,8 @@ class Usage:
     tensor_cores: str
     """The instructions that multiply matrices, or nothing."""
     needs_tensor_cores: bool
+    most_registers: int = MAX_REGISTERS
+    """Most registers that are accepted."""
     sums_like: str = ""
     """The parts of the variant that decide the order of its sums."""
     sums: frozenset[str] = frozenset()
@@ -57,8 +61,10 @@ class Usage:
         """Yield each way in which the variant misses the bars."""
         if self.stack or self.local:
             yield f"{self.stack} bytes of stack and {self.local} of local memory; 0 are accepted"
-        if self.registers > MAX_REGISTERS:
-            yield f"{self.registers} registers; at most {MAX_REGISTERS} are accepted"
+        if self.registers > self.most_registers:
+            yield f"{self.registers} registers; at most {self.most_registers} are accepted"
+        if self.shared > MAX_SHARED:
+            yield f"{self.shared} bytes of shared memory; at most {MAX_SHARED} are accepted"
         if self.needs_tensor_cores and not self.tensor_cores:
             yield "products of 16-bit numbers without tensor cores"
 
@@ -149,8 +155,11 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
         shared=compiled.metadata.shared,
         tensor_cores=" ".join(name for name in _TENSOR_CORES if name in compiled.asm["ptx"]),
         needs_tensor_cores=is_16_bit and "tt.dot" in compiled.asm["ttir"],
+        most_registers=variant.max_registers or MAX_REGISTERS,
         sums_like=variant.sums_like,
-        sums=frozenset([*_sums(compiled.asm["ttgir"]), *_instructions(compiled.asm["ptx"])]),
+        sums=frozenset(
+            [*_sums(compiled.asm["ttgir"]), *_instructions(compiled.asm["ptx"], counts_fused=variant.fuses_in_sums)]
+        ),
     )
 
 
@@ -175,10 +184,11 @@ def _sums(code: str) -> Iterator[str]:
             yield f"{shape} {layouts.get(layout, layout)}"
 
 
-def _instructions(code: str) -> Iterator[str]:
+def _instructions(code: str, *, counts_fused: bool) -> Iterator[str]:
     """Yield the instructions of PTX that multiply matrices, and how many multiply-adds in float32 are fused."""
     yield from _PRODUCTS.findall(code)
-    yield f"{len(re.findall(r'fma[.]rn[.](?:ftz[.])?f32', code))} fused"
+    if counts_fused:
+        yield f"{len(re.findall(r'fma[.]rn[.](?:ftz[.])?f32', code))} fused"
 
 
 def _line(*cells: object) -> str:

@@ -26,9 +26,11 @@ from lightwell.model.config import ModelConfig
 from lightwell.model.hooks.head_pairs import HeadPairs
 from lightwell.model.hooks.hooks import AttentionTap, Hooks, RowSink
 from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.cuda.packed_rows import PackedRows
 from lightwell.model.kv_cache import KVCache
 from lightwell.model.loading.loader import build_model
 from lightwell.model.network.transformer import Transformer
+from lightwell.model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix, Weight
 from lightwell.model.sampling.sampler import SamplerRow
 from lightwell.server.engine.execution.cuda_graphs import StepSizes
 from lightwell.server.engine.execution.device_executor import DeviceExecutor
@@ -37,6 +39,7 @@ from lightwell.server.engine.messages.sampling_params import SamplingParams
 from tests import tiny
 
 BLOCK = 16
+_MATRICES = (".qkv.weight", ".attn_out.weight", ".gate_up.weight", ".up.weight", ".down.weight")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--places", action="store_true", help="also print what is launched, and from where it is copied"
     )
+    parser.add_argument("--int4", action="store_true", help="of matrices of the blocks with 4 bits")
     parser.add_argument("--batch-invariant", action="store_true", help="of networks whose rows' bits ignore the batch")
     options = parser.parse_args(arguments)
     status = 0
@@ -70,7 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             config = read_config(tiny.make_variant(name, Path(folder)))
             weights = load_weights(Path(folder), config, torch.bfloat16)
-        with fake_card():
+        packed = packed_weights(weights) if options.int4 else {}
+        with fake_card(), mock.patch.object(PackedRows, "of", lambda part, packed=packed: there(packed[id(part)])):
             model = on_card(config, weights, batch_invariant=options.batch_invariant)
             if model.decoder is not None and model.decoder.gpu_program is None:
                 print(f"{name:24} block by block: it has no budget")  # a mixture of experts
@@ -106,8 +111,28 @@ def exceeded(counts: Counts, budget: Budget, layers: int) -> str:
     return f"EXCEEDS {', '.join(wrong)}" if wrong else ""
 
 
-def on_card(config: ModelConfig, weights: Mapping[str, Tensor], *, batch_invariant: bool = False) -> Transformer:
-    there = {name: torch.empty(each.shape, dtype=each.dtype, device=CUDA) for name, each in weights.items()}
+def packed_weights(weights: dict[str, Weight]) -> dict[int, PackedRows]:
+    """Replace the blocks' matrices by quantised ones, and return their packed rows, by the identity of the parts."""
+    packed = dict[int, PackedRows]()
+    for name, weight in weights.items():
+        if name.endswith(_MATRICES) and isinstance(weight, Tensor) and weight.shape[1] % LEAST_GROUP == 0:
+            part = GroupedRows.quantize(weight)
+            weights[name] = replace(QuantizedMatrix.of([part], weight.dtype), device=CUDA)
+            packed[id(part)] = PackedRows.of(part)
+    return packed
+
+
+def there(rows: PackedRows) -> PackedRows:
+    """Return rows on the card, without numbers."""
+    empty = {name: torch.empty(each.shape, dtype=each.dtype, device=CUDA) for name, each in rows.tensors.items()}
+    return replace(rows, **empty)
+
+
+def on_card(config: ModelConfig, weights: Mapping[str, Weight], *, batch_invariant: bool = False) -> Transformer:
+    there = {
+        name: torch.empty(each.shape, dtype=each.dtype, device=CUDA) if isinstance(each, Tensor) else each
+        for name, each in weights.items()
+    }
     with mock.patch.object(Tensor, "__float__", return_value=1.0):  # factors that the host reads once, at load
         return build_model(
             config, there, context=config.max_model_len, kernels=KernelConfig("triton"), batch_invariant=batch_invariant

@@ -15,7 +15,9 @@ from lightwell.model.kernels.cuda import (
     attention_pieces,
     attention_shapes,
     gate,
+    grouped_matmul,
     matmul,
+    packed_rows,
     paged_attention,
     quantize_rows,
     rotate_and_store,
@@ -44,6 +46,8 @@ class Variant:
     multiples_of_16: frozenset[str] = field(default=frozenset())
     """The integers that are multiples of 16; addresses all are."""
     fuses_multiply_add: bool = False
+    fuses_in_sums: bool = True
+    """Whether the number of fused multiply-adds is part of the order of sums."""
 
 
 def variants() -> Iterator[Variant]:
@@ -58,6 +62,9 @@ def variants() -> Iterator[Variant]:
             for pieces, are_apart, is_whole in MATMUL:
                 if pieces == 1 or are_apart or tile.sums_pieces:
                     yield _matmul(float_type, tile, pieces, are_apart=are_apart, is_whole=is_whole)
+        for of_format in GROUPED:
+            if float_type == "bf16" or (float_type, of_format[0]) == ("fp16", "Q4_K"):
+                yield from _grouped_matmul(float_type, *of_format)
         yield _join(float_type)
         yield _quantize_rows(float_type)
         yield from _row_max(float_type)
@@ -100,6 +107,21 @@ GATE = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "clamped silu")
 
 MATMUL = ((1, False, True), (1, False, False), (2, False, True), (2, True, True))
 """Pieces of K, whether each has separate programs, and whether K is a multiple of a tile's steps."""
+
+GROUPED: tuple[tuple[str, int, int, int, int, str], ...] = (
+    ("Q4_0", 4, -8, 32, 32, ""),
+    ("Q4_1", 4, 0, 32, 32, "mins"),
+    ("Q5_1", 5, 0, 32, 32, "mins high"),
+    ("Q8_0", 8, -128, 32, 32, ""),
+    ("Q4_K", 4, 0, 32, 256, "mins scale_factors min_factors"),
+    ("Q5_K", 5, 0, 32, 256, "mins scale_factors min_factors high"),
+    ("Q6_K", 6, -32, 16, 256, "scale_factors high"),
+    ("IQ4_NL", 4, -128, 32, 32, "values"),
+    ("MXFP4", 4, -128, 32, 32, "values exponents"),
+    ("AWQ", 4, 0, 128, 128, "zeros"),
+    ("int8", 8, -128, packed_rows.WHOLE, packed_rows.WHOLE, "float32"),
+)
+"""Formats: bits, lowest value, inputs of a group and of a superblock, and further tensors."""
 
 
 ATTENTION: tuple[tuple[str, int, int, int, str], ...] = (
@@ -246,7 +268,50 @@ def _matmul(float_type: str, tile: matmul.Tile, pieces: int, *, are_apart: bool,
         num_stages=tile.num_stages,
         multiples_of_16=frozenset(numbers) - {"R"},
         fuses_multiply_add=True,
+        fuses_in_sums=False,
     )
+
+
+def _grouped_matmul(
+    float_type: str, name: str, bits: int, lowest: int, group: int, superblock: int, what: str
+) -> Iterator[Variant]:
+    """Yield the kernels of a format: its products by each tile, and in Q4_K by pieces of K."""
+    scales = "*u8" if "exponents" in what else "*fp32" if "float32" in what else "*fp16"
+    types = {"codes": "*u8", "scales": scales}
+    kinds = {"high": "*u8", "mins": "*fp16", "scale_factors": "*i8", "min_factors": "*u8", "zeros": "*i8"}
+    types |= {each: kind for each, kind in kinds.items() if each in what.split()}
+    constants: dict[str, object] = {"BITS": bits, "LOWEST": lowest, "SIZE": group, "SUPERBLOCK": superblock}
+    constants["VALUES"] = (0x57F2A901, 0x71C3B2D4, 0x1F2E3D4C, 0x5B6A7988) if "values" in what else None
+    numbers = ("code_distance", "high_distance", "N", "K")
+    yield Variant(
+        kernel=grouped_matmul.unpack_kernel,
+        name=f"{float_type} {name}",
+        types=types | {"out": f"*{float_type}"} | dict.fromkeys((*numbers, "first", "R"), "i32"),
+        constants=constants | {"COLUMNS": grouped_matmul.UNPACKED},
+        num_warps=grouped_matmul.UNPACK_WARPS,
+        multiples_of_16=frozenset(numbers),
+        fuses_multiply_add=True,
+    )
+    of_tiles = ((tile, is_part) for tile in grouped_matmul.TILES for is_part in (False, True))
+    for tile, is_part in (each for each in of_tiles if name == "Q4_K" or not each[1]):
+        out = "*fp32" if is_part else f"*{float_type}"
+        own = (*numbers, "x_distance", "piece", "all_outputs")
+        yield Variant(
+            kernel=grouped_matmul.grouped_matmul_kernel,
+            name=f"{float_type} {name}, {tile.chunks} x {tile.rows} rows, {tile.columns} outputs{', part' * is_part}",
+            types=types | {"x": f"*{float_type}", "out": out} | dict.fromkeys((*own, "start", "R"), "i32"),
+            constants=constants
+            | {"ROWS": tile.rows, "CHUNKS": tile.chunks, "COLUMNS": tile.columns, "GROUP": matmul.GROUP}
+            | {"IS_WHOLE": True, "WIDEN": False, "IS_PART": is_part}
+            | {"PIECES": 2 if is_part or tile.sums_pieces else 1},
+            num_warps=tile.num_warps,
+            sums_like=f"matmul {float_type}",
+            num_stages=tile.num_stages,
+            max_registers=grouped_matmul.MAX_REGISTERS,
+            multiples_of_16=frozenset(own),
+            fuses_multiply_add=True,
+            fuses_in_sums=False,
+        )
 
 
 def _quantize_rows(float_type: str) -> Variant:

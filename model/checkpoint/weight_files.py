@@ -146,8 +146,12 @@ class WeightFiles:
             row += len(tensor)
         return target
 
-    def read_quantized(self, name: str, dtype: torch.dtype) -> QuantizedMatrix | None:
-        """Return a quantised matrix for a network with this dtype, or None if it is not stored quantised."""
+    def read_quantized(
+        self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> QuantizedMatrix | None:
+        """Return a quantised matrix for a network with this dtype, on this device, or None if it is not stored
+        quantised.
+        """
         if name in _LOOKED_UP or name.endswith(_WIDENED):
             return None
         weight, entries = self.weights[name], self._sources(name)
@@ -155,7 +159,8 @@ class WeightFiles:
         if weight.arrange in ("heads first", "gates last", "every other"):
             rows = [arranged(torch.arange(source.shape[0])[:, None], weight)[:, 0] for source in weight.sources]
             readers = [partial(_selected, reader, own) for reader, own in zip(readers, rows, strict=False)]
-        return QuantizedMatrix(torch.Size(weight.shape), dtype, readers) if len(readers) == len(entries) else None
+        is_quantized = len(readers) == len(entries)
+        return QuantizedMatrix(torch.Size(weight.shape), dtype, readers, torch.device(device)) if is_quantized else None
 
     def check_tied(self, embed: torch.Tensor, part: Part) -> None:
         """Raise ModelLoadError for a tied head that differs from the token table. embed: the table's needed part."""
@@ -243,7 +248,7 @@ def load_weights(
     total = sum(map(files.num_bytes, files.weights))
     done, loaded = 0, dict[str, Weight]()
     for name in files.weights:
-        matrix = files.read_quantized(name, dtype) if keeps_quantized else None
+        matrix = files.read_quantized(name, dtype, device) if keeps_quantized else None
         if matrix is not None:
             loaded[name] = matrix
         elif part is None:

@@ -102,6 +102,11 @@ class GroupedWeight(TableWeight):
             *(ctypes.addressof(grouping), self.packed.data_ptr(), block, begin, self.num_inputs, part.shape[0]),
         )
 
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes in memory."""
+        return self.packed.nbytes
+
     def to_dense(self) -> Tensor:
         return self.rows(torch.from_numpy(np.arange(self.num_outputs)))
 

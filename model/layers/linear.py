@@ -16,6 +16,7 @@ from lightwell.model.kernels.int8_rows import Quantization
 from lightwell.model.kernels.library import note_progress
 from lightwell.model.layers.dense_weight import DenseWeight
 from lightwell.model.layers.fp8_weight import Fp8Weight
+from lightwell.model.layers.triton_grouped_weight import TritonGroupedWeight, lay_on_card
 from lightwell.model.quantized import QuantizedMatrix
 
 
@@ -38,7 +39,7 @@ class Linear:
         kernels: the kernels that compute the products. batch_invariant: whether the bits of an output row depend only
         on its input row; with our CPU kernels they always do. keep_dtype: the option of `lay_weight`. Our CPU kernels,
         int8 and fp8 copy the weight: drop the original, `to_dense` returns it, bit for bit unless it was quantised
-        here. A `QuantizedMatrix` requires our CPU kernels.
+        here. A `QuantizedMatrix` requires our CPU or Triton kernels.
 
         Raises ValueError when a weight to quantise contains infinity or NaN, and for fp8 with our CPU
         kernels.
@@ -58,8 +59,14 @@ class Linear:
                 int8_activations=kernels.activations == "int8",
             )
             return
-        assert isinstance(weight, Tensor)
         uses_triton = kernels.uses_triton(weight.dtype, weight.device)
+        if uses_triton and (isinstance(weight, QuantizedMatrix) or quantize in ("int8", "int4")):
+            laid = lay_on_card(weight, quantize, batch_invariant=batch_invariant)
+            if isinstance(laid, TritonGroupedWeight):
+                self.weight = laid
+                return
+            weight, quantize = laid, "none"
+        assert isinstance(weight, Tensor)
         if quantize == "fp8":
             self.weight = Fp8Weight(weight, batch_invariant=batch_invariant, uses_triton=uses_triton)
         else:

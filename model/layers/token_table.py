@@ -14,6 +14,7 @@ from lightwell.model.kernels.forms import lay_weight
 from lightwell.model.kernels.group_quantized import GroupedWeight
 from lightwell.model.kernels.products import WIDEN, BlockedWeight
 from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.triton_grouped_weight import TritonGroupedWeight, lay_on_card
 from lightwell.model.quantized import QuantizedMatrix
 
 _LARGE = 16 << 20
@@ -23,12 +24,15 @@ _LARGE = 16 << 20
 class TokenTable:
     """The token table, [vocab, e]."""
 
-    def __init__(self, weight: Tensor | QuantizedMatrix, tied: Linear | None = None) -> None:
-        """Keep the table, or only the weight of `tied`, a layer with the same weight. Drop `weight` afterwards."""
+    def __init__(self, weight: Tensor | QuantizedMatrix, tied: Linear | None = None, *, native: bool = True) -> None:
+        """Keep the table, or only the weight of `tied`, a layer with the same weight. Drop `weight` afterwards.
+
+        native: whether our CPU kernels, and not our Triton kernels, read the rows of a quantised table.
+        """
         self.dtype, self.device = weight.dtype, weight.device
-        self._rows: Tensor | BlockedWeight | GroupedWeight
+        self._rows: Tensor | BlockedWeight | GroupedWeight | TritonGroupedWeight
         if isinstance(weight, QuantizedMatrix):
-            self._rows = _quantized_rows(weight, tied)
+            self._rows = _quantized_rows(weight, tied) if native else _rows_on_card(weight, tied)
         elif tied is not None and isinstance(tied.weight, BlockedWeight) and weight.nbytes >= _LARGE:
             self._rows = tied.weight
         else:
@@ -63,3 +67,10 @@ def _quantized_rows(weight: QuantizedMatrix, tied: Linear | None) -> BlockedWeig
     laid = lay_weight(weight, arithmetic=WIDEN) if tied is None else tied.weight
     assert isinstance(laid, BlockedWeight | GroupedWeight)  # a head is not quantised again
     return laid
+
+
+def _rows_on_card(weight: QuantizedMatrix, tied: Linear | None) -> TritonGroupedWeight | Tensor:
+    """Return the weight of the table on a GPU; it is dequantised if our kernels have no form for it."""
+    if tied is None:
+        return lay_on_card(weight, "none", batch_invariant=True)
+    return tied.weight if isinstance(tied.weight, TritonGroupedWeight) else tied.to_dense()

@@ -90,12 +90,10 @@ def _why_not_on(name: Quantization, device: torch.device) -> str | None:
         return problem if name == "fp8" else None
     capability = torch.cuda.get_device_capability(device)
     shown = f"{torch.cuda.get_device_name(device)} ({device}) has compute capability {'.'.join(map(str, capability))}"
-    can_fp8 = capability >= LEAST_CAPABILITY
-    if name != "fp8":
-        accepted = "fp8 (smaller and faster) and none are" if can_fp8 else "none is"
-        return f"is for CPUs: a GPU would rebuild the weights for every product. {shown}: {accepted} accepted there"
+    if name != "fp8" or capability >= LEAST_CAPABILITY:
+        return None
     least = ".".join(map(str, LEAST_CAPABILITY))
-    return None if can_fp8 else f"needs a GPU of compute capability {least} or above. {shown}: none is accepted there"
+    return f"needs a GPU of compute capability {least} or above. {shown}: int8, int4 and none are accepted there"
 
 
 def load_model(
@@ -125,7 +123,8 @@ def load_model(
     """
     shares = None if group is None else shares_of(config, group)
     parts = None if shares is None else weight_parts(shares)
-    keeps = parts is None and quantize == "none" and kernels.why_not_native(dtype, device) is None
+    has_kernels = kernels.why_not_native(dtype, device) is None or kernels.uses_triton(dtype, device)
+    keeps = parts is None and quantize == "none" and has_kernels
     weights = load_weights(folder, config, dtype, device, progress, parts, keeps)
     is_quantized = quantize != "none" or any(isinstance(each, QuantizedMatrix) for each in weights.values())
     if kernels.activations == "int8" and not is_quantized:
@@ -213,7 +212,7 @@ def build_model(
     if isinstance(table, Tensor) and shares is not None:
         tokens: TokenTable = SplitTokenTable(table, shares[""].words, tied)
     else:
-        tokens = TokenTable(table, tied)
+        tokens = TokenTable(table, tied, native=is_native)
     del table
 
     build = partial(StackBuilder, kernels=kernels, batch_invariant=invariant, quantize=quantize)

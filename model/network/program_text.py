@@ -10,6 +10,7 @@ from lightwell.model.kernels.products import LaidWeight
 from lightwell.model.kernels.program.steps import NormWeights, Product, Register, Step
 from lightwell.model.layers.dense_weight import DenseWeight
 from lightwell.model.layers.linear import Linear
+from lightwell.model.layers.triton_grouped_weight import TritonGroupedWeight
 from lightwell.model.network.block import Block
 from lightwell.model.network.block_program import Program
 from lightwell.model.network.stack import Stack
@@ -113,6 +114,8 @@ def _bytes(value: Any) -> int:
             return sum(map(_bytes, value))
         case DenseWeight():
             return _bytes(value.to_dense())
+        case TritonGroupedWeight():
+            return value.num_bytes
     return 0
 
 

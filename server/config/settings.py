@@ -144,7 +144,7 @@ class Settings:
     quantize: str = COMMON.setting(
         "none",
         types.choice("none", "int8", "int4", "fp8"),
-        "Quantise matrices on load, which is smaller and faster: int8 and int4 on a CPU, fp8 on a GPU.",
+        "Quantise matrices on load, which is smaller and faster: int8, int4, or fp8 on a GPU.",
     )
     activations: Literal["dtype", "int8", "auto"] = COMPUTE.setting(
         "dtype",

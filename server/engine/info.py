@@ -5,6 +5,7 @@ import logging
 from lightwell.model.config import ModelConfig
 from lightwell.model.kernels.group_quantized import GroupedWeight
 from lightwell.model.kv_cache import KVCache
+from lightwell.model.layers.triton_grouped_weight import TritonGroupedWeight
 from lightwell.model.network.transformer import Transformer
 from lightwell.server.engine.execution.kernel_choice import kernels_in_use
 from lightwell.server.engine.memory.card_memory import as_size
@@ -32,7 +33,7 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int, speculat
         activations=model.kernels.activations,
         num_matrices=len(model.matrices),
         num_grouped=len(grouped),
-        grouped_bytes=sum(weight.packed.nbytes for weight in grouped),
+        grouped_bytes=sum(grouped),
     )
 
 
@@ -45,14 +46,15 @@ def log_stored_weights(model: Transformer, *, is_kept: bool) -> None:
             model.config.stored_as,
             len(grouped),
             len(model.matrices),
-            as_size(sum(w.packed.nbytes for w in grouped)),
+            as_size(sum(grouped)),
             str(model.dtype).removeprefix("torch."),
         )
 
 
-def _grouped(model: Transformer) -> list[GroupedWeight]:
-    """Return the matrices that are stored as integers with scales of groups."""
-    return [matrix.weight for matrix in model.matrices if isinstance(matrix.weight, GroupedWeight)]
+def _grouped(model: Transformer) -> list[int]:
+    """Return the bytes of each matrix that is stored as integers with scales of groups."""
+    weights = [matrix.weight for matrix in model.matrices]
+    return [weight.num_bytes for weight in weights if isinstance(weight, GroupedWeight | TritonGroupedWeight)]
 
 
 def stacks_of(config: ModelConfig) -> Stacks:

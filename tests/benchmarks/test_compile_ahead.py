@@ -11,7 +11,9 @@ import pytest
 from benchmarks.gpu.compile_ahead import Usage, main
 from tests.source_tree import ROOT
 
-GOOD = Usage("kernel", "variant", 90, 128, 0, 0, 0, "wgmma.mma_async", True, "d 8", frozenset({"8xf32 a layout"}))
+GOOD = Usage(
+    "kernel", "variant", 90, 128, 0, 0, 0, "wgmma.mma_async", True, sums_like="d 8", sums=frozenset({"8xf32 a layout"})
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,7 @@ GOOD = Usage("kernel", "variant", 90, 128, 0, 0, 0, "wgmma.mma_async", True, "d 
         (replace(GOOD, registers=129), "129 registers"),
         (replace(GOOD, stack=8), "8 bytes of stack"),
         (replace(GOOD, local=4), "4 of local memory"),
+        (replace(GOOD, shared=100 << 10), "102400 bytes of shared memory"),
         (replace(GOOD, tensor_cores=""), "without tensor cores"),
     ],
 )

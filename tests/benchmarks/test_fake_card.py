@@ -34,6 +34,13 @@ def test_batch_invariance_takes_one_launch_more_for_a_product_at_most() -> None:
     assert "'linear'" not in told
 
 
+def test_products_of_4_bits_take_as_many_launches_as_those_of_16() -> None:
+    told = fake_card(0, "-m", "benchmarks.gpu.fake_card", "llama", "--int4", "--places")
+    assert "EXCEEDS" not in told
+    assert "'grouped_matmul_kernel': 6" in told
+    assert "'linear': 3" in told  # the head, and matrices with a number of inputs that 16 does not divide
+
+
 def test_a_launch_too_many_and_a_copy_that_waits_are_found() -> None:
     code = """
 import sys

@@ -11,6 +11,7 @@ A tile multiplies 16 or 32 rows at once. From 64 rows, newer GPUs would use an i
 Axes: R rows, K inputs, N outputs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -188,9 +189,13 @@ def piece_length(num_outputs: int, num_inputs: int) -> int:
     return length + -length % _MULTIPLE
 
 
-def choose_tile(num_rows: int, num_outputs: int, num_pieces: int, dtype: torch.dtype) -> Tile:
-    """Return the largest tile that fills a GPU, unless half its rows are enough, or else the smallest tile."""
-    tiles = WIDE_TILES if dtype == torch.float32 else TILES
+def choose_tile(
+    num_rows: int, num_outputs: int, num_pieces: int, dtype: torch.dtype, tiles: Sequence[Tile] | None = None
+) -> Tile:
+    """Return the largest tile that fills a GPU, unless half its rows are enough, or else the smallest tile. tiles:
+    instead of the tiles of the dtype.
+    """
+    tiles = tiles or (WIDE_TILES if dtype == torch.float32 else TILES)
     is_split = num_pieces > 1 and num_rows <= FEW_ROWS
     for tile in tiles:
         is_needed = tile.height < 2 * num_rows or tile.height == tiles[-1].height
