@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "server.library": "model.checkpoint model.tokenization server.batches server.config server.http server.lifecycle",
     "server.lifecycle": "model.analysis model.checkpoint model.network model.tokenization server.batches "
                         "server.config server.dialects server.dispatch server.engine server.generation server.http "
-                        "server.observability server.worker",
+                        "server.ipc server.observability server.worker",
     "server.dialects": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
                        "model.sampling model.tokenization server.batches server.config server.dispatch "
                        "server.engine server.generation server.http server.observability server.schemas",

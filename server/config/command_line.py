@@ -67,7 +67,7 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
         title = setting.metadata["group"].title
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        groups[title].add_argument(flag_name(setting.name), **options)
+        groups[title].add_argument(flag_name(setting.name), *setting.metadata["other_flags"], **options)
 
 
 def from_arguments(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:

@@ -54,6 +54,17 @@ def integer(low: int, high: int = 10**12) -> SettingType:
     return SettingType(parse, "N")
 
 
+def integer_or_auto(low: int, high: int) -> SettingType:
+    def parse(text: str) -> int | Literal["auto"]:
+        if text == "auto":
+            return "auto"
+        if not re.fullmatch(r"\d{1,18}", text) or not low <= int(text) <= high:
+            raise ValueError(f"an integer from {low} to {high}, or auto, is accepted")
+        return int(text)
+
+    return SettingType(parse, "N|auto")
+
+
 def devices() -> SettingType:
     """Return the type of a number of workers, all cards, or numbers of cards separated by commas; one card is "2,"."""
 

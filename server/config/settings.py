@@ -37,10 +37,19 @@ class Group:
     """True for settings of the whole server, False for settings of one model."""
 
     def setting(
-        self, default: Any, setting_type: SettingType, help_text: str, *, shown_default: str | None = None
+        self,
+        default: Any,
+        setting_type: SettingType,
+        help_text: str,
+        *,
+        shown_default: str | None = None,
+        other_flags: Sequence[str] = (),
     ) -> Any:
-        """Return the field of a setting; `shown_default` is shown by the help instead of the default."""
+        """Return the field of a setting; `shown_default` is shown by the help instead of the default, and `other_flags`
+        are accepted too.
+        """
         metadata = {"type": setting_type, "help": help_text, "shown_default": shown_default, "group": self}
+        metadata["other_flags"] = other_flags
         return field(default=default, metadata=metadata)
 
     def repeated(self, setting_type: SettingType, help_text: str) -> Any:
@@ -158,6 +167,13 @@ class Settings:
         types.devices(),
         "Workers on this machine: N, each on a GPU or on its share of the CPU cores; all: one for each GPU; 0,2: one "
         "on each of these GPUs.",
+    )
+    api_processes: int | Literal["auto"] = RUNNING.setting(
+        1,
+        types.integer_or_auto(1, 64),
+        "Processes that answer HTTP requests on the port; auto: one for every four CPU cores next to a GPU, at most 8, "
+        "else 1.",
+        other_flags=("--api-server-count",),
     )
     tensor_parallel: int = COMPUTE.setting(
         1,
@@ -390,6 +406,10 @@ class Settings:
                 raise SettingsError(f"{parallel} excludes --{name} {value}; --{name} {accepted} is accepted")
         if problem := lora_problem(self.lora, self.max_loras, self.lora_root, self.tensor_parallel):
             raise SettingsError(problem)
+        if self.api_processes != 1 and (self.models_dir is not None or len(self.model) > 1):
+            several = "--models-dir" if self.models_dir is not None else f"--model given {len(self.model)} times"
+            accepted = "one --model, or --api-processes 1, is accepted"
+            raise SettingsError(f"--api-processes {self.api_processes} excludes {several}; {accepted}")
         if self.worker_timeout == 0:
             raise SettingsError("--worker-timeout must be above 0 (got 0)")
         if self.root_path and not re.fullmatch(r"(/[!-.0-~]+)+", self.root_path):

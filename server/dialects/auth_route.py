@@ -124,7 +124,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
             self.check_right(known)
             is_background = OWNER_IN_SCOPE in scope
             try:
-                known.use.begin(takes_tokens=self.body_field is not None, is_background=is_background)
+                await keys.begin(known, takes_tokens=self.body_field is not None, is_background=is_background)
             except LimitReached as error:
                 raise RateLimited(str(error), code=error.code, retry_after=error.retry_after) from None
             if record is not None:
@@ -132,7 +132,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
             try:
                 await super().handle(scope, receive, send)  # until the last byte of the answer is written
             finally:
-                known.use.end(is_background=is_background)
+                keys.end(known, is_background=is_background)
 
         def check_right(self, known: KnownKey) -> None:
             """Check whether this key may use this route: every key may."""

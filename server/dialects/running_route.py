@@ -34,6 +34,11 @@ def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: b
     """
 
     class RunningRoute(base):  # type: ignore[valid-type,misc]  # a class made for these keys
+        @property
+        def runs_model(self) -> set[str]:
+            """Return its methods."""
+            return set(self.methods)
+
         def get_route_handler(self) -> Handler:
             handle = super().get_route_handler()
 

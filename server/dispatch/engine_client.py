@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import structs
 from prometheus_client.core import Metric
@@ -32,6 +32,8 @@ from lightwell.server.http.errors import ApiError, Unavailable, WorkerLost
 from lightwell.server.ipc import messages
 from lightwell.server.observability.metrics import ClientCounters, WorkerNumbers, of_adapters, of_caches, of_engine
 
+H = TypeVar("H", bound=RequestHandle)
+
 logger = logging.getLogger(__name__)
 
 
@@ -49,10 +51,14 @@ class EngineClient:
         self.end_reason = ""
         """Why the workers were given up."""
         self.draining = False
+        self.is_relayed = False
+        """Whether the main process, instead of a worker, takes the requests, and may refuse them."""
         self._is_over = False
         """Whether a drain is over: running HTTP requests may not submit more either."""
         self.on_step: Callable[[EngineStats], None] = lambda stats: None
         self.on_hung: Callable[[int], None] = lambda worker_id: None
+        self.on_info: set[Callable[[EngineInfo], None]] = set()
+        """Functions that are called with the description of each worker that becomes ready."""
         self._router = Router(num_workers)
         self._reuses_prefixes = not settings.no_prefix_caching
         self.admission = Admission.of(settings, num_workers)
@@ -164,7 +170,21 @@ class EngineClient:
         }
 
     async def submit(self, request: EngineRequest, request_context: RequestContext) -> RequestHandle:
-        """Hand a request to the worker that `server.dispatch.routing` chooses.
+        """Hand a request to the worker that `server.dispatch.routing` chooses. Raises the errors of `begin`."""
+        handle = self.begin(request, request_context, RequestHandle)
+        if self.is_relayed:
+            await self._inflight.admitted(handle)
+        self.count(handle)
+        return handle
+
+    def count(self, handle: RequestHandle) -> None:
+        """Count a request that was submitted."""
+        if (record := handle.request_context.record) is not None:
+            record.count_prompt(handle.cost.num_read)
+        self.counts.requests_submitted += 1
+
+    def begin(self, request: EngineRequest, request_context: RequestContext, make_handle: Callable[..., H]) -> H:
+        """Send a request, and return its handle, of any kind.
 
         Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413), and the errors of `LoraRegistry.workers_with`
         if `request_context` names an adapter.
@@ -193,7 +213,7 @@ class EngineClient:
         salt = (hash((number, cache_salt)),) if number or cache_salt else ()  # to use no blocks of others
         route = self._route(candidates, request, salt)
         worker = self.workers[route.worker_id]
-        handle = self._inflight.begin(worker, cost, request_context, route.num_prefix_tokens)
+        handle = self._inflight.begin(worker, cost, request_context, route.num_prefix_tokens, make_handle)
         try:
             request = structs.replace(
                 request,
@@ -205,14 +225,12 @@ class EngineClient:
                 request_id="" if record is None else record.request_id,
                 adapter=number,
                 cache_salt=cache_salt,
+                has_begun=request_context.has_begun,
             )
             self._pool.send(worker, request)
         except BaseException:
             handle.close()  # a request that was not sent must free its place
             raise
-        if record is not None:
-            record.count_prompt(cost.num_read)
-        self.counts.requests_submitted += 1
         if deadline is not None:
             self._inflight.end_by(handle, deadline)
         return handle
@@ -269,6 +287,8 @@ class EngineClient:
                 self.adapters.take(worker, message)
             case messages.Described():
                 self._questions.take(message)
+            case messages.Admitted() | messages.RequestFailed():
+                self._inflight.take_answer(worker, message)
             case messages.IntegrityFailed(text):
                 self.counts.integrity_failures += 1
                 logger.error("%s ends, as its counts contradict each other: %s", worker.name, text)
@@ -283,6 +303,8 @@ class EngineClient:
         self.admission.note_cache(num_blocks, info.block_size)
         reused = info.num_blocks - 1 if has_cache and self._reuses_prefixes and info.reuses_prefixes else 0
         self._router.begin(worker.worker_id, num_blocks=reused, block_size=info.block_size)
+        for tell in self.on_info:
+            tell(info)
 
     def _take_step(self, worker: WorkerState, step: messages.StepMessage) -> None:
         worker.stats = step.stats

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from lightwell.server.dispatch.admission import Admission, Cost
 from lightwell.server.dispatch.request_context import RequestContext
@@ -15,6 +16,8 @@ from lightwell.server.dispatch.request_handle import RequestHandle
 from lightwell.server.dispatch.worker_state import WorkerState
 from lightwell.server.http.errors import ApiError, BadRequest
 from lightwell.server.ipc import messages
+
+H = TypeVar("H", bound=RequestHandle)
 
 _DEADLINE_SLACK = 0.25
 """Seconds that the worker, which enforces deadlines, has to report one itself."""
@@ -31,6 +34,8 @@ class InflightRequests:
     failures: Counter[str]
     send: Callable[[WorkerState, messages.ToWorker], None]
     _last_uid: int = field(init=False, default=0)
+    _unadmitted: dict[int, asyncio.Future[None]] = field(init=False, default_factory=dict)
+    """Requests that the main process has not answered yet."""
 
     @property
     def count(self) -> int:
@@ -38,11 +43,16 @@ class InflightRequests:
         return sum(len(worker.requests) for worker in self.workers)
 
     def begin(
-        self, worker: WorkerState, cost: Cost, request_context: RequestContext, num_expected_tokens: int
-    ) -> RequestHandle:
+        self,
+        worker: WorkerState,
+        cost: Cost,
+        request_context: RequestContext,
+        num_expected_tokens: int,
+        make_handle: Callable[..., H],
+    ) -> H:
         """Add an admitted request to its worker. num_expected_tokens: of the prompt, expected in the worker's cache."""
         self._last_uid += 1
-        handle = RequestHandle(self._last_uid, cost, request_context, self._abort, self._let_go, num_expected_tokens)
+        handle = make_handle(self._last_uid, cost, request_context, self._abort, self._let_go, num_expected_tokens)
         worker.add(handle)
         return handle
 
@@ -76,6 +86,31 @@ class InflightRequests:
             if handle is not None:
                 self._finish(worker, handle)
                 handle.fail(BadRequest(refusal.message, code="request_refused"))
+
+    async def admitted(self, handle: RequestHandle) -> None:
+        """Wait until the main process has admitted a request. Raises its ApiError otherwise."""
+        self._unadmitted[handle.uid] = answer = asyncio.get_running_loop().create_future()
+        try:
+            await answer
+        except BaseException:
+            handle.close()
+            raise
+        finally:
+            del self._unadmitted[handle.uid]
+
+    def take_answer(self, worker: WorkerState, answer: messages.Admitted | messages.RequestFailed) -> None:
+        """Take the main process's answer to a request, or the error with which it ended later."""
+        waiting, handle = self._unadmitted.get(answer.uid), worker.requests.get(answer.uid)
+        if isinstance(answer, messages.Admitted):
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+            return
+        error = answer.status, answer.message, answer.error_type, answer.param, answer.code, answer.retry_after
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(ApiError(*error))
+        elif handle is not None:
+            self._finish(worker, handle)
+            handle.fail(ApiError(*error))
 
     def fail_all(self, worker: WorkerState, error: ApiError, *, only_background: bool = False) -> None:
         """End every request of a worker, or only the rows of batches, with this error."""

@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 from lightwell.server.config.lora_settings import resolved_root
@@ -21,6 +21,10 @@ from lightwell.server.http.errors import BadRequest, NotFound
 from lightwell.server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 
 logger = logging.getLogger(__name__)
+
+
+async def _no_one() -> None:
+    """Announce a change to no other process."""
 
 
 class LoraRegistry:
@@ -50,12 +54,27 @@ class LoraRegistry:
         self._answers: dict[tuple[int, int], asyncio.Future[str | None]] = {}
         """Awaited answers, by worker and adapter: None, or the reason why the adapter cannot be served."""
         self._num_requests: Counter[str] = Counter()
+        self.announce: Callable[[], Awaitable[None]] = _no_one
+        """Called after a change: when it returns, all API processes serve the same adapters."""
 
     def __iter__(self) -> Iterator[ServedAdapter]:
         return iter(self._served.values())
 
     def find(self, name: str) -> ServedAdapter | None:
         return self._served.get(name)
+
+    def numbered(self, number: int) -> ServedAdapter | None:
+        """Return the adapter with this number; None for 0, the model itself. Raises NotFound after it was unloaded."""
+        found = next((each for each in self._served.values() if each.number == number), None)
+        if number and found is None:
+            raise NotFound("The LoRA adapter of this request was unloaded.", param="model", code="model_not_found")
+        return found
+
+    def replace(self, served: Sequence[ServedAdapter]) -> None:
+        """Serve these adapters, which the main process has loaded."""
+        self._served = {each.name: each for each in served}
+        for worker in self._workers:
+            worker.adapters = {each.number for each in served}
 
     def num_requests(self) -> dict[str, int]:
         """Return how many requests each adapter was named by since it was loaded."""
@@ -67,7 +86,7 @@ class LoraRegistry:
         Raises NotFound (404) if it was unloaded meanwhile, Unavailable (503) while no candidate has loaded it, and
         BadRequest (400) for a request that reads only the weights, which are the model's.
         """
-        if self._served.get(adapter.name) is not adapter:
+        if self._served.get(adapter.name) != adapter:
             raise NotFound(f"The LoRA adapter {adapter.name!r} was unloaded.", param="model", code="model_not_found")
         if isinstance(task, WeightsTask):
             raise BadRequest(

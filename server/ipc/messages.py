@@ -109,6 +109,39 @@ class RequestRefused(msgspec.Struct, array_like=True, frozen=True):
     message: str
 
 
+class Admitted(msgspec.Struct, tag="admitted", array_like=True, frozen=True):
+    """Main process to API process: the request was handed to a worker."""
+
+    uid: int
+
+
+class RequestFailed(msgspec.Struct, tag="request-failed", array_like=True, frozen=True):
+    """Main process to API process: the request was refused, or ended, with this error (`server.http.errors`)."""
+
+    uid: int
+    status: int
+    message: str
+    error_type: str
+    param: str | None
+    code: str | None
+    retry_after: int | None
+
+
+class Question(msgspec.Struct, tag="question", array_like=True, frozen=True):
+    """Main process to API process or back: a call of the function `name`. Number 0 expects no `Reply`."""
+
+    number: int
+    name: str
+    value: Any = None
+
+
+class Reply(msgspec.Struct, tag="reply", array_like=True, frozen=True):
+    """The result of the question with this number."""
+
+    number: int
+    value: Any
+
+
 class StepMessage(msgspec.Struct, tag="step", array_like=True, frozen=True):
     """Worker to API: the outputs of one engine step. It is also sent without outputs when a gauge changed."""
 
@@ -127,8 +160,19 @@ class StepMessage(msgspec.Struct, tag="step", array_like=True, frozen=True):
 
 ToWorker = EngineRequest | Abort | Describe | LoadAdapter | DropAdapter
 FromWorker = (
-    Hello | Loading | Ready | LoadFailed | Heartbeat | StepMessage | Described | AdapterLoaded | IntegrityFailed
+    Hello
+    | Loading
+    | Ready
+    | LoadFailed
+    | Heartbeat
+    | StepMessage
+    | Described
+    | AdapterLoaded
+    | IntegrityFailed
+    | Admitted
+    | RequestFailed
 )
+BetweenProcesses = Question | Reply
 
 
 class _SentArray(msgspec.Struct, array_like=True, gc=False):
@@ -170,7 +214,7 @@ class _Ranked(msgspec.Struct, array_like=True):
     priority: int
 
 
-def encode(message: ToWorker | FromWorker) -> tuple[bytes, list[Buffer]]:
+def encode(message: ToWorker | FromWorker | BetweenProcesses) -> tuple[bytes, list[Buffer]]:
     """Return the header of a frame, and its buffers: the bytes of tensors and of a prompt's log-probabilities."""
     buffers: list[Buffer] = []
 
@@ -222,6 +266,7 @@ class _Decoder(Generic[T]):
 
 _to_worker: _Decoder[ToWorker] = _Decoder(ToWorker, "a message to a worker")
 _from_worker: _Decoder[FromWorker] = _Decoder(FromWorker, "a message of a worker")
+_between: _Decoder[BetweenProcesses] = _Decoder(BetweenProcesses, "a question or a reply")
 _abort: _Decoder[Abort] = _Decoder(Abort, "an abort")
 _ranked: _Decoder[_Ranked] = _Decoder(_Ranked, "a request")
 _addressed: _Decoder[_Addressed] = _Decoder(_Addressed, "a request")
@@ -256,6 +301,11 @@ def is_urgent(header: Buffer) -> bool:
 def decode_from_worker(header: Buffer, buffers: Sequence[Buffer] = ()) -> FromWorker:
     """Decode a message from a worker. Raises MessageError."""
     return _from_worker.decode(header, buffers)
+
+
+def decode_between(header: Buffer) -> BetweenProcesses:
+    """Decode a question or a reply. Raises MessageError."""
+    return _between.decode(header, ())
 
 
 def step_message(step: StepOutput, refusals: Sequence[RequestRefused] = (), *, stepped: bool = True) -> StepMessage:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
@@ -24,8 +25,10 @@ from lightwell.server.config.settings import Settings, SettingsError
 from lightwell.server.config.size_checks import check_sizes
 from lightwell.server.generation.model_list import ModelList
 from lightwell.server.http.error_handlers import install_error_handlers
+from lightwell.server.http.forwarding import Forwarding
 from lightwell.server.http.security_headers import BrowserHeaders
 from lightwell.server.lifecycle import processes
+from lightwell.server.lifecycle.api_processes import ApiProcesses, num_api_processes
 from lightwell.server.lifecycle.greeting import greet
 from lightwell.server.lifecycle.model_host import ServerGaveUp
 from lightwell.server.lifecycle.server_models import ServerModels
@@ -56,8 +59,12 @@ def create_app(
     metrics: Metrics,
     tracing: Tracing | None = None,
     batches: BatchRunner | None = None,
+    main_socket: str | None = None,
 ) -> ASGIApp:
-    """Make the application with every route, in plain ASGI wrappers, so that `receive` is the server's own."""
+    """Make the application with every route, in plain ASGI wrappers, so that `receive` is the server's own.
+
+    main_socket: in an API process, the socket of the main process, which answers the requests that do not run a model.
+    """
     # Imported here: building the routes takes half a second, while the workers are starting.
     from lightwell.server.dialects import build_routes
     from lightwell.server.generation.context import AppContext
@@ -79,7 +86,16 @@ def create_app(
     if batches is not None:
         batches.app = RequestLog(app, is_background=True)
     on_end = [metrics.observe_exchange] if tracing is None else [metrics.observe_exchange, tracing.record]
-    return RequestLog(BrowserHeaders(app, settings.cors_origin), *on_end)
+    logged = RequestLog(BrowserHeaders(app, settings.cors_origin), *on_end)
+    if main_socket is None:
+        return logged
+    local = {
+        (method, route.path)
+        for route in app.router.routes
+        if isinstance(route, APIRoute)
+        for method in getattr(route, "runs_model", ())
+    }
+    return Forwarding(logged, local, main_socket)
 
 
 def _add_openapi(app: FastAPI) -> None:
@@ -125,6 +141,8 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> None:
             models.make_hosts()
             server = processes.LightwellServer(settings, models.hosts, build_app, models.metrics.observe_connection_end)
             models.on_end = server.give_up
+            if (count := num_api_processes(settings)) > 1:
+                server.front = ApiProcesses(settings, count, models.list.loaded, keys, models.metrics, server.give_up)
             return server
 
         processes.run(settings, models.hosts, make, models.names or "no model yet")

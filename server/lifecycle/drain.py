@@ -16,6 +16,7 @@ import uvicorn
 
 from lightwell.server.dispatch.debug_report import admission_state
 from lightwell.server.http.errors import Unavailable
+from lightwell.server.lifecycle.api_processes import ApiProcesses
 from lightwell.server.lifecycle.model_host import ModelHosts
 
 logger = logging.getLogger(__name__)
@@ -32,9 +33,13 @@ _FORCED_WRITES = 1
 class DrainServer(uvicorn.Server):
     """A uvicorn server that ends when nothing is in flight or `grace` seconds are over."""
 
-    def __init__(self, config: uvicorn.Config, hosts: ModelHosts, grace: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, hosts: ModelHosts, grace: float, front: ApiProcesses | None = None
+    ) -> None:
+        """front: the API processes, which drain with this server."""
         super().__init__(config)
         self._hosts = hosts
+        self._front = front
         self._grace = grace
         self._drain_started: float | None = None
         self._dump: asyncio.Task[None] | None = None
@@ -107,6 +112,8 @@ class DrainServer(uvicorn.Server):
             self._is_announced = True
             for host in self._hosts:
                 host.client.end_background()
+            if self._front is not None:
+                self._front.drain()
             text = "the server drains: %d requests run, for %g s at most; a second signal or Ctrl-C ends them"
             logger.info(text, self._num_inflight, self._grace)
         if time.monotonic() - self._drain_started > self._grace:
@@ -114,7 +121,8 @@ class DrainServer(uvicorn.Server):
             await self._fail_rest()
             return True
         # The last bytes of a finished request may still be on the way to a slow client.
-        return self._num_inflight == 0 and not self.server_state.tasks
+        is_idle = self._num_inflight == 0 and not self.server_state.tasks
+        return is_idle and (self._front is None or not self._front.is_running)
 
     async def _fail_rest(self) -> None:
         is_waited_for = self._num_inflight > 0

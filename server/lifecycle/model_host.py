@@ -30,7 +30,7 @@ from lightwell.server.worker.model_fingerprint import Fingerprint, difference
 _REAP_TIMEOUT = 2.0
 _LOOK_INTERVAL = 0.02
 _MIB = 1 << 20
-_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 """Devices of NVIDIA's and AMD's drivers: where one is, a worker may put its model on a GPU."""
 
 
@@ -204,7 +204,7 @@ class ModelHosts:
 def check_memory(files: ModelFiles) -> None:
     """Raise ValueError, with the numbers, for a model that the free memory of this machine cannot hold."""
     settings, free = files.settings, free_host_memory()
-    may_use_gpu = settings.device == "cuda" or (settings.device == "auto" and any(map(os.path.exists, _GPU_DRIVERS)))
+    may_use_gpu = settings.device == "cuda" or (settings.device == "auto" and any(map(os.path.exists, GPU_DRIVERS)))
     if free is None or may_use_gpu:
         return
     found = sizes(files.config, settings, files.folder / "config.json")

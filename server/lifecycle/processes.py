@@ -23,6 +23,7 @@ from lightwell.server.config.settings import Settings, SettingsError
 from lightwell.server.engine.memory.mapped_libraries import let_go_of_libraries
 from lightwell.server.engine.memory.process_memory import freeze_garbage, keep_little_memory
 from lightwell.server.http.connection_limits import SPARE_CONNECTIONS, ConnectionLimits, OnEnd, http_protocol
+from lightwell.server.lifecycle.api_processes import ApiProcesses
 from lightwell.server.lifecycle.drain import DrainServer
 from lightwell.server.lifecycle.model_host import ModelHosts, ServerGaveUp
 from lightwell.server.lifecycle.worker_process import STOP_SIGNALS
@@ -51,6 +52,8 @@ class LightwellServer:
         self._build_app = build_app
         self._http: DrainServer | None = None
         self._end_reason = ""
+        self.front: ApiProcesses | None = None
+        """The API processes, if they answer on the port instead of this process."""
         limits = ConnectionLimits(
             send_timeout=settings.send_timeout,
             receive_timeout=settings.receive_timeout,
@@ -65,9 +68,11 @@ class LightwellServer:
             try:
                 for host in self.hosts:
                     host.supervisor.launch_all()  # first: the workers take longest to start
+                if self.front is not None:
+                    listener = self.front.launch_all(listener)
             except OSError as error:
                 raise ServerGaveUp(f"no worker could be started: {error}") from error
-            self._http = DrainServer(self._http_config(), self.hosts, self.settings.shutdown_grace)
+            self._http = DrainServer(self._http_config(), self.hosts, self.settings.shutdown_grace, self.front)
             for number in STOP_SIGNALS:
                 if signal.getsignal(number) is _leave:  # its exception would break an event loop that is starting
                     signal.signal(number, self._http.handle_exit)
@@ -76,6 +81,8 @@ class LightwellServer:
             # However the loop ended: the workers end when the link closes.
             timeout = 0.0 if self._http is None or self._http.is_forced else _REAP_TIMEOUT
             end = time.monotonic() + timeout
+            if self.front is not None:
+                self.front.end()
             for host in self.hosts:
                 host.end(max(0.0, end - time.monotonic()))
         if self._end_reason:
@@ -91,6 +98,7 @@ class LightwellServer:
             access_log=False,
             server_header=False,
             root_path=self.settings.root_path,
+            forwarded_allow_ips=None if self.front is None else "*",  # API processes name their clients
             timeout_graceful_shutdown=_LAST_WRITES,
         )
 
@@ -99,14 +107,23 @@ class LightwellServer:
         """Keep the engine clients and the supervisors running while the application does."""
         for host in self.hosts:
             await host.start()
+        if self.front is not None:
+            await self.front.start()
         keep_little_memory()
         freeze_garbage()
         let_go_of_libraries()
         try:
             yield
         finally:
+            if self.front is not None:
+                await self.front.stop()
             for host in self.hosts:
                 await host.stop()
+
+    def drain(self) -> None:
+        """Begin to drain, or end at the next tick if it drains already."""
+        if self._http is not None:
+            self._http.handle_exit(signal.SIGTERM, None)
 
     def give_up(self, reason: str) -> None:
         """End the server at the next tick, because no model can be served."""

@@ -15,8 +15,13 @@ from lightwell.server.worker.engine_worker import ENGINE_FACTORY
 class ServerModels:
     """The models of one server, with their engines and metrics."""
 
-    def __init__(self, settings: Settings, engine_factory: str = ENGINE_FACTORY) -> None:
-        """Read the files of the models in the settings. Raises ValueErrors of one line."""
+    def __init__(
+        self, settings: Settings, engine_factory: str = ENGINE_FACTORY, hosts: ModelHosts | None = None
+    ) -> None:
+        """Read the files of the models in the settings. Raises ValueErrors of one line.
+
+        hosts: in an API process, the connections to the engines of the main process.
+        """
         self._settings = settings
         named = named_models(settings)
         self._folder = None if settings.models_dir is None else ModelsFolder(settings)
@@ -25,7 +30,7 @@ class ServerModels:
         if self._folder is None:
             self.metrics.name_models([each.names[0] for each in named])
         num_sharing = self._most if self._folder else min(self._most, len(named))
-        self.hosts = ModelHosts(num_sharing, self._give_up, engine_factory)
+        self.hosts = hosts or ModelHosts(num_sharing, self._give_up, engine_factory)
         self._files: dict[ModelSlot, ModelFiles] = {}
         for each in named:
             self._files[self._slot(each.files.settings, each.names)] = each.files

@@ -108,7 +108,7 @@ class Supervisor:
             await asyncio.wait_for(worker.gone.wait(), _LAST_WORDS)
         except TimeoutError:
             logger.warning("%s ended and its link did not", worker.name)
-        how = _describe_exit(process.exitcode)
+        how = describe_exit(process.exitcode)
         if worker.kill_reason is not None:
             how += f", as it {worker.kill_reason}"
         elif process.exitcode == -signal.SIGKILL and not worker.was_ready:
@@ -119,12 +119,12 @@ class Supervisor:
         logger.error("%s ended: %s", worker.name, how)
         lives = self._lives[worker_id]
         lives.append(worker.take_ready_seconds())
-        while _num_short(lives) < MAX_FAILURES:
-            delay = _backoff(lives)
+        while num_short(lives) < MAX_FAILURES:
+            delay = backoff(lives)
             worker.expect_start(delay)
             if delay:
                 logger.warning("%s is started again in %.1f s", worker.name, delay)
-                worker.restart_note = f"ended ({how}), {_num_short(lives)} times recently, and is restarted"
+                worker.restart_note = f"ended ({how}), {num_short(lives)} times recently, and is restarted"
                 await asyncio.sleep(delay)
             refusal = self.why_not()
             if refusal is not None:
@@ -152,18 +152,18 @@ class Supervisor:
         self.on_give_up(message)
 
 
-def _num_short(lives: deque[float]) -> int:
+def num_short(lives: deque[float]) -> int:
     """Return the number of the last processes that were ready for less than the window in total."""
     return sum(total < FAILURE_WINDOW for total in accumulate(reversed(lives)))
 
 
-def _backoff(lives: deque[float]) -> float:
+def backoff(lives: deque[float]) -> float:
     """Return the seconds to wait before a restart: 0 after a first failure, then half a second, doubled each time."""
-    recent = _num_short(lives)
+    recent = num_short(lives)
     return 0.0 if recent <= 1 else min(_MAX_BACKOFF, 0.5 * 2.0 ** (recent - 2))
 
 
-def _describe_exit(exitcode: int | None) -> str:
+def describe_exit(exitcode: int | None) -> str:
     if exitcode is None or exitcode >= 0:
         return f"exit status {exitcode}"
     return next((number.name for number in signal.Signals if number == -exitcode), f"signal {-exitcode}")

@@ -62,6 +62,42 @@ class Histogram(Collector):
         yield HistogramMetricFamily(self._name, self._text, buckets, self._sum)
 
 
+Samples = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
+"""The families of another process: name, type, text, and samples with their names, labels and values."""
+
+_SUMMED_GAUGES = ("process_resident_memory_bytes", "process_virtual_memory_bytes", "process_open_fds")
+
+
+def samples_of(families: Iterable[Metric]) -> Samples:
+    """Return the samples that can be added to those of another process: counters, histograms and sizes."""
+    return [
+        (each.name, each.type, each.documentation, [(s.name, s.labels, s.value) for s in each.samples])
+        for each in families
+        if each.type != "gauge" or each.name in _SUMMED_GAUGES
+    ]
+
+
+def sum_of(several: Iterable[Samples]) -> Samples:
+    """Return the sums over several processes, without gauges."""
+    families: dict[str, Metric] = {}
+    for samples in several:
+        _add(families, samples)
+    return samples_of(each for each in families.values() if each.type != "gauge")
+
+
+def _add(families: dict[str, Metric], samples: Samples) -> None:
+    for name, kind, text, values in samples:
+        family = families.setdefault(name, Metric(name, text, kind))
+        places = {(each.name, *sorted(each.labels.items())): i for i, each in enumerate(family.samples)}
+        for sample, labels, value in values:
+            place = places.get((sample, *sorted(labels.items())))
+            if place is None:
+                family.add_sample(sample, labels, value)
+            else:
+                known = family.samples[place]
+                family.samples[place] = known._replace(value=known.value + value)
+
+
 class Shown(Collector):
     """The metrics of several registries as one: our own with the labels of their registry, and repeated under each of
     their other names.
@@ -71,6 +107,8 @@ class Shown(Collector):
         self._aliases = aliases
         self.parts: list[tuple[CollectorRegistry, dict[str, str]]] = []
         """Each registry, with the labels that its samples get."""
+        self.others: Callable[[], Iterable[Samples]] = tuple
+        """Returns the samples of the other processes."""
 
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
@@ -80,6 +118,8 @@ class Shown(Collector):
                     family.samples = [each._replace(labels={**each.labels, **labels}) for each in family.samples]
                 if families.setdefault(family.name, family) is not family:
                     families[family.name].samples += family.samples
+        for samples in self.others():
+            _add(families, samples)
         for family in families.values():
             yield family
             ending = "_total" if family.type == "counter" else ""  # the names of counters' families lack it

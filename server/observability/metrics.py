@@ -6,7 +6,7 @@ Independent of routes.
 """
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import prometheus_client
@@ -17,7 +17,16 @@ from prometheus_client.exposition import generate_latest
 from lightwell.server.config.auth.keys import Keyring
 from lightwell.server.engine.messages.outputs import EngineInfo, EngineStats, Timing
 from lightwell.server.observability.access_log import RequestRecord, current_record
-from lightwell.server.observability.collectors import PREFIX, Histogram, ReadAtScrape, Shown, counter, gauge
+from lightwell.server.observability.collectors import (
+    PREFIX,
+    Histogram,
+    ReadAtScrape,
+    Samples,
+    Shown,
+    counter,
+    gauge,
+    samples_of,
+)
 from lightwell.server.observability.logs import num_dropped_lines
 from lightwell.server.observability.version import versions
 
@@ -288,6 +297,7 @@ class Metrics(_Registered):
     def __init__(self, aliases: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__()
         self._shown = Shown(aliases)
+        self._refresh: Callable[[], Awaitable[None]] | None = None
         self._labels: dict[str, str] = {}
         self._shown.parts.append((self.registry, self._labels))
         ProcessCollector(registry=self.registry)
@@ -333,6 +343,20 @@ class Metrics(_Registered):
         self.http_requests.labels(record.route, method, str(record.status)).inc()
         return {}
 
+    def samples(self) -> Samples:
+        """Return the samples that another process adds to its own. The use of keys is counted there."""
+        return [each for each in samples_of(self._shown.collect()) if not each[0].startswith(f"{PREFIX}key_")]
+
+    def add_others(self, refresh: Callable[[], Awaitable[None]], samples: Callable[[], Iterable[Samples]]) -> None:
+        """Add the samples of other processes from now on, after `refresh` has collected them."""
+        self._refresh, self._shown.others = refresh, samples
+
+    async def read(self) -> bytes:
+        """Return the Prometheus text exposition of all processes, as they are now."""
+        if self._refresh is not None:
+            await self._refresh()
+        return self.render()
+
     def render(self) -> bytes:
-        """Return the Prometheus text exposition."""
+        """Return the Prometheus text exposition, with the last known samples of other processes."""
         return generate_latest(self._shown)

@@ -146,6 +146,14 @@ class Keyring:
         self._reload_if_changed()
         return next((known for known in self.known if known.key.owner == owner), None)
 
+    async def begin(self, known: KnownKey, *, takes_tokens: bool, is_background: bool = False) -> None:
+        """Count a request of a key in (`KeyUse.begin`); `end` counts it out. Raises LimitReached."""
+        known.use.begin(takes_tokens=takes_tokens, is_background=is_background)
+
+    def end(self, known: KnownKey, *, is_background: bool = False) -> None:
+        """Count a request of a key out."""
+        known.use.end(is_background=is_background)
+
     def reload(self) -> None:
         """Read the file now. Raises KeyFileError; the keys are then as they were."""
         if self._file is None:

@@ -32,6 +32,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 code="invalid_value",
             )
         await model.adapters.load(name, folder_inside(root, body.lora_path))
+        await model.adapters.announce()
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
     @router.post("/v1/unload_lora_adapter", tags=["models"], summary="Unload a LoRA adapter", response_model=None)
@@ -39,6 +40,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Serve an adapter no longer. Requests that have begun keep it to their end."""
         model, _ = await context.models.find(body.lora_name if context.models.knows(body.lora_name) else None)
         model.adapters.unload(body.lora_name)
+        await model.adapters.announce()
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 

@@ -45,7 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.get("/metrics", tags=["operation"], summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:
         """Return all metrics in the Prometheus text format."""
-        return Response(context.metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await context.metrics.read(), media_type=CONTENT_TYPE)
 
     @router.get("/version", tags=["operation"], summary="Version of the server")
     async def get_version() -> dict[str, str | None]:

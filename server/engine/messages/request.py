@@ -334,6 +334,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
     """Number of the LoRA adapter; 0 means none."""
     cache_salt: str = ""
     """Salt of the prefix cache: only requests with the same salt share cached blocks."""
+    has_begun: bool = False
+    """Whether its HTTP request has submitted another one before."""
 
     @property
     def is_background(self) -> bool:

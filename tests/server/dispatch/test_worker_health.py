@@ -11,7 +11,7 @@ from lightwell.server.dispatch.request_context import RequestContext
 from lightwell.server.dispatch.request_handle import RequestHandle
 from lightwell.server.dispatch.worker_health import WorkerHealth
 from lightwell.server.dispatch.worker_state import WorkerState
-from lightwell.server.lifecycle.supervisor import MAX_FAILURES, _num_short
+from lightwell.server.lifecycle.supervisor import MAX_FAILURES, num_short
 from tests.server.played_worker import INFO
 
 
@@ -104,7 +104,7 @@ def test_a_worker_that_hangs_again_and_again_is_given_up(clock: SimpleNamespace)
         watched.worker.note_start()
         answer(watched.worker)
     assert lives == deque([9.0] * MAX_FAILURES)
-    assert _num_short(lives) == MAX_FAILURES
+    assert num_short(lives) == MAX_FAILURES
 
 
 def test_a_worker_that_hung_and_answered_again_was_ready_all_the_time(clock: SimpleNamespace) -> None:

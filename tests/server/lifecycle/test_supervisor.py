@@ -13,7 +13,7 @@ import pytest
 
 from lightwell.server.config.settings import Settings
 from lightwell.server.dispatch.engine_client import EngineClient
-from lightwell.server.lifecycle.supervisor import MAX_FAILURES, Process, Supervisor, _backoff, _num_short
+from lightwell.server.lifecycle.supervisor import MAX_FAILURES, Process, Supervisor, backoff, num_short
 from lightwell.server.lifecycle.worker_process import prepare_environment
 from tests.server.played_worker import PATIENCE, until
 
@@ -78,7 +78,7 @@ async def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again(error
 async def test_workers_that_hang_before_they_connect_are_killed_until_the_server_gives_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lightwell.server.lifecycle.supervisor._backoff", lambda lives: 0.0)
+    monkeypatch.setattr("lightwell.server.lifecycle.supervisor.backoff", lambda lives: 0.0)
     processes: list[Process] = []
 
     def launch(worker_id: int) -> Process:
@@ -99,7 +99,7 @@ async def test_workers_that_hang_before_they_connect_are_killed_until_the_server
 async def test_a_worker_that_the_kernel_kills_while_it_loads_ends_the_server_and_the_reason_is_a_guess_at_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lightwell.server.lifecycle.supervisor._backoff", lambda lives: 0.0)
+    monkeypatch.setattr("lightwell.server.lifecycle.supervisor.backoff", lambda lives: 0.0)
     client = EngineClient(Settings())
     assert await supervise(client, lambda worker_id: start(signal.raise_signal, signal.SIGKILL)) == [
         f"the worker ended {MAX_FAILURES} times, last by SIGKILL while it loaded, as the kernel does where memory is "
@@ -122,8 +122,8 @@ async def test_a_worker_that_the_kernel_kills_while_it_loads_ends_the_server_and
 def test_workers_that_do_not_live_are_started_later_and_later_and_then_no_more(
     lives: list[float], delay: float, gives_up: bool
 ) -> None:
-    assert _backoff(deque(lives)) == delay
-    assert (_num_short(deque(lives)) >= MAX_FAILURES) is gives_up
+    assert backoff(deque(lives)) == delay
+    assert (num_short(deque(lives)) >= MAX_FAILURES) is gives_up
 
 
 async def test_the_failures_of_several_workers_do_not_add_up() -> None:
