@@ -168,13 +168,6 @@ class Settings:
         "Workers on this machine: N, each on a GPU or on its share of the CPU cores; all: one for each GPU; 0,2: one "
         "on each of these GPUs.",
     )
-    api_processes: int | Literal["auto"] = RUNNING.setting(
-        1,
-        types.integer_or_auto(1, 64),
-        "Processes that answer HTTP requests on the port; auto: one for every four CPU cores next to a GPU, at most 8, "
-        "else 1.",
-        other_flags=("--api-server-count",),
-    )
     tensor_parallel: int = COMPUTE.setting(
         1,
         types.integer(1),
@@ -342,6 +335,13 @@ class Settings:
     )
     send_timeout: float = SERVER_LIMITS.setting(
         60.0, types.seconds(), "Disconnect clients that read nothing of their answer for this long; 0 is no limit."
+    )
+    api_processes: int | Literal["auto"] = RUNNING.setting(
+        1,
+        types.integer_or_auto(1, 64),
+        "Processes that answer HTTP requests on the port; auto: one for every four CPU cores next to a GPU, at most 8, "
+        "else 1.",
+        other_flags=("--api-server-count",),
     )
     worker_timeout: float = RUNNING.setting(
         30.0,

@@ -1,7 +1,7 @@
 """Relay between an engine's client in the main process and one API process.
 
 To the API process it is a worker: it takes requests, and sends one message with the outputs of all of its requests. The
-requests are admitted, routed and charged in the main process, with those of all other API processes.
+main process admits, routes and charges the requests of all API processes.
 """
 
 import asyncio

@@ -123,7 +123,7 @@ async def _ask(scope: Scope, receive: Receive, connected: socket.socket, answer:
             await loop.sock_sendall(connected, piece)
         message: Any = await receive()
         if message["type"] == "http.disconnect":
-            answer.is_begun = answer.is_over = True  # nobody reads the rest
+            answer.is_begun = answer.is_over = True  # the rest has no reader
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
             return

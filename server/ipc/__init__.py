@@ -1,1 +1,1 @@
-"""Messages between the API process and the workers. Independent of their effects."""
+"""Messages between the main process, the workers and the API processes. Independent of their effects."""

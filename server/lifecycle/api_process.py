@@ -151,7 +151,7 @@ class _RemoteEngines(ModelHosts):
         self._ends = iter(ends)
 
     def add(self, slot: ModelSlot, config: EngineConfig, model_files: Fingerprint) -> Any:
-        """Return the client of the next engine. Raises ServerGaveUp if the files are not those that it has read."""
+        """Return the client of the next engine. Raises ServerGaveUp if the main process has read other files."""
         end = next(self._ends)
         if model_files != end.model_files:
             raise ServerGaveUp(f"the files of {slot.id!r} have changed since the server started; restart the server")

@@ -131,7 +131,7 @@ class _ApiProcess:
 
     @property
     def num_lost(self) -> int:
-        """Return the number of requests whose end it did not report."""
+        """Return the number of requests that ended without a report."""
         names = f"{PREFIX}request_success_total", f"{PREFIX}request_failed_total"
         ends = sum(value for *_, all_of in self.samples for name, _, value in all_of if name in names)
         return max(0, sum(relay.num_admitted for relay in self.relays) - int(ends))
@@ -226,7 +226,7 @@ class ApiProcesses:
         return own
 
     async def start(self) -> None:
-        """Take the requests of the processes, and replace those that end."""
+        """Take the requests of the processes, and replace a process that ends."""
         for each in self._processes:
             await self._watch(each)
         self._add_task(self._beat())

@@ -69,7 +69,7 @@ _SUMMED_GAUGES = ("process_resident_memory_bytes", "process_virtual_memory_bytes
 
 
 def samples_of(families: Iterable[Metric]) -> Samples:
-    """Return the samples that can be added to those of another process: counters, histograms and sizes."""
+    """Return the samples that another process can add to its own: counters, histograms and sizes."""
     return [
         (each.name, each.type, each.documentation, [(s.name, s.labels, s.value) for s in each.samples])
         for each in families
