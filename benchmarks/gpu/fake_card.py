@@ -54,6 +54,8 @@ class Budget:
 DECODE, WITH_CROSS, ENCODE = Budget(9, readbacks=1), Budget(16, readbacks=1), Budget(12)
 WITH_MORE = Budget(14, readbacks=1)
 """Of blocks with experts, a recurrent state or an input for each layer."""
+WITH_BOTH = Budget(21, readbacks=1)
+"""Of blocks with an mlp and experts, each with its own norms."""
 SPLIT_PRODUCTS = 4
 """Maximum number of a layer's products that need a second launch with batch invariance (few outputs)."""
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
@@ -162,6 +164,8 @@ def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object
     config = model.config
     has_more = config.experts is not None or config.recurrence is not None or config.per_layer_size is not None
     decode = WITH_CROSS if has_cross else WITH_MORE if has_more else DECODE
+    if config.experts is not None and config.experts.beside_mlp:
+        decode = WITH_BOTH
 
     def span(count: int, start: int, i: int) -> Span:
         num_blocks = -(-(start + count) // BLOCK)

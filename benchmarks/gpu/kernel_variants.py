@@ -14,6 +14,7 @@ from lightwell.model.kernels.cuda import (
     add_norm,
     attention_pieces,
     attention_shapes,
+    experts,
     gate,
     grouped_matmul,
     matmul,
@@ -62,10 +63,13 @@ def variants() -> Iterator[Variant]:
             for pieces, are_apart, is_whole in MATMUL:
                 if pieces == 1 or are_apart or tile.sums_pieces:
                     yield _matmul(float_type, tile, pieces, are_apart=are_apart, is_whole=is_whole)
+            if tile != matmul.TILES[0]:
+                yield _expert_product(float_type, tile)
         for of_format in GROUPED:
             if float_type == "bf16" or (float_type, of_format[0]) == ("fp16", "Q4_K"):
                 yield from _grouped_matmul(float_type, *of_format)
         yield _join(float_type)
+        yield from _experts(float_type)
         yield _quantize_rows(float_type)
         yield from _row_max(float_type)
     for float_types, group, dim, block_size, what in ATTENTION:
@@ -132,6 +136,7 @@ ATTENTION: tuple[tuple[str, int, int, int, str], ...] = (
     ("bf16", 7, 128, 32, "causal, patterns"),
     ("bf16", 48, 128, 32, "causal, patterns"),
     ("bf16 fp32", 1, 80, 32, "causal, patterns"),
+    ("bf16", 8, 64, 32, "causal, window, sinks, patterns"),
     ("bf16", 1, 64, 32, "patterns"),
     ("bf16 fp32", 1, 64, 32, "bias, patterns"),
     ("bf16", 1, 64, 16, "causal, bias, patterns"),
@@ -208,11 +213,36 @@ def _gate(float_type: str, activation: str) -> Variant:
     )
 
 
+def _expert_product(float_type: str, tile: matmul.Tile) -> Variant:
+    types = dict.fromkeys(("x", "bias", "out"), f"*{float_type}") | {"addresses": "*i64"}
+    types |= dict.fromkeys(("members", "counts"), "*i32") | dict.fromkeys(("x_distance", "most", "N", "K"), "i32")
+    sizes = {"ROWS": tile.rows, "CHUNKS": tile.chunks, "COLUMNS": tile.columns, "INNER": tile.inner}
+    return Variant(
+        kernel=experts.expert_product_kernel,
+        name=f"{float_type} {tile.chunks} x {tile.rows} rows, {tile.columns} outputs",
+        types=types,
+        constants=sizes | {"PER_ROW": 8, "IS_WHOLE": True, "WIDEN": False},
+        num_warps=tile.num_warps,
+        sums_like="" if float_type == "fp32" else f"matmul {float_type}",
+        num_stages=tile.num_stages,
+        multiples_of_16=frozenset({"x_distance", "N", "K"}),
+        fuses_multiply_add=True,
+    )
+
+
+def _experts(float_type: str) -> Iterator[Variant]:
+    types = {"logits": f"*{float_type}", "scales": "*fp32", "chosen": "*i32", "weights": "*fp32"}
+    sizes = {"E": 128, "C": 8, "BLOCK": 128, "NORMALIZED": True}
+    yield Variant(experts.choose_kernel, f"{float_type} E 128, C 8", types, sizes, num_warps=1)
+    types = dict.fromkeys(("y", "shared", "gate", "out"), f"*{float_type}") | {"weights": "*fp32", "N": "i32"}
+    yield Variant(experts.combine_kernel, f"{float_type} C 8", types, {"C": 8, "BLOCK": 1024}, num_warps=4)
+
+
 def _attention(float_type: str, group: int, dim: int, block_size: int, what: str) -> Iterator[Variant]:
     """Yield the kernels of a layer's attention; kernels that write patterns only if `what` has patterns."""
     shape = attention_shapes.shape_of(FLOAT_TYPES[float_type], dim, has_bias="bias" in what)
     has = {word: word in what for word in ("causal", "window", "cap", "bias", "patterns")}
-    types = _attention_types(float_type, has_bias=has["bias"], has_patterns=has["patterns"])
+    types = _attention_types(float_type, has_bias=has["bias"], has_sinks="sinks" in what, has_patterns=has["patterns"])
     constants = dict(shape.sizes) | {f"HAS_{word.upper()}": is_there for word, is_there in has.items()}
     constants |= {"CAUSAL": has["causal"], "K": 8, "H": 8 * group, "G": group, "D": dim, "B": block_size}
     constants |= {"WIDEN": False, "BASE": paged_attention.PIECE}
@@ -239,7 +269,7 @@ def _attention(float_type: str, group: int, dim: int, block_size: int, what: str
         )
 
 
-def _attention_types(float_type: str, *, has_bias: bool, has_patterns: bool) -> dict[str, str]:
+def _attention_types(float_type: str, *, has_bias: bool, has_sinks: bool, has_patterns: bool) -> dict[str, str]:
     types = dict.fromkeys(("q", "keys", "values", "out"), f"*{float_type}")
     types |= dict.fromkeys(("part_z", "part_m", "part_l", "all_z", "all_m", "all_l"), "*fp32")
     types |= dict.fromkeys(("blocks", "table_starts", "lengths", "positions", "tiles", "arrivals"), "*i32")
@@ -247,6 +277,7 @@ def _attention_types(float_type: str, *, has_bias: bool, has_patterns: bool) -> 
     types |= dict.fromkeys(("window", "stride_q", "stride_bias", "reach", "num_pieces"), "i32")
     types |= dict.fromkeys(("scale", "softcap"), "fp32")
     # Without a bias or patterns their places are taken by integers that nothing reads.
+    types |= {"sinks": "*fp32"} if has_sinks else {}
     return types | {"bias": "*fp32" if has_bias else "*i32", "patterns": "*fp32" if has_patterns else "*i32"}
 
 

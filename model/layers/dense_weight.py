@@ -55,6 +55,11 @@ class DenseWeight(Weight):
         weight = self._weight
         return str(weight.dtype).removeprefix("torch.") if isinstance(weight, Tensor) else weight.stored
 
+    @property
+    def numbers(self) -> Tensor | None:
+        """Return the weight [N, K] if it is in floating point, else None."""
+        return self._weight if isinstance(self._weight, Tensor) else None
+
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         y = self.product(x, self.to_dense(), bias)
         return y if activation is None else activate(y, activation, batch_invariant=self._batch_invariant)

@@ -92,6 +92,7 @@ def attend(
             scale=rule.scale,
             softcap=rule.softcap,
             bias=rule.bias,
+            sinks=rule.sinks,
             patterns=patterns,
         )
     return out

@@ -149,13 +149,13 @@ class StackBuilder:
     # Parts of the stack
 
     def _attention(self) -> Attention:
-        """Return the fastest attention for the stack's dtype, device and sinks."""
+        """Return the fastest attention for the stack's dtype and device."""
         dtype, device, kernels = self.tokens.dtype, self.tokens.device, self.kernels
         if kernels.why_not_native(dtype, device) is None:  # batch invariant in any case
             is_dot = dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT
             return TextAttention() if self.is_whole and is_dot else NativeAttention()
         arithmetic = InvariantArithmetic() if self.batch_invariant else Arithmetic()
-        if kernels.uses_triton(dtype, device) and not self.config.attention_sinks:  # the Triton kernel has no sinks
+        if kernels.uses_triton(dtype, device):
             from lightwell.model.layers.triton_attention import (
                 TritonAttention,  # imports Triton, which a CPU does not need
             )

@@ -19,6 +19,7 @@ from lightwell.model.batch import Batch
 from lightwell.model.hooks.hooks import Hooks
 from lightwell.model.hooks.pattern_plan import PatternPlan
 from lightwell.model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
+from lightwell.model.kernels.cuda.experts import ExpertWeights, Pairs
 from lightwell.model.kernels.cuda.gate import gated
 from lightwell.model.kernels.cuda.paged_keys import Arrivals, PatternRows
 from lightwell.model.kernels.cuda.rotate_and_store import rotate_and_store
@@ -26,21 +27,27 @@ from lightwell.model.kernels.cuda.token_ids import known_tokens
 from lightwell.model.kernels.program.steps import (
     AddRows,
     Attend,
+    ChooseExperts,
+    CombineExperts,
     EnterHeads,
     EnterQueries,
+    GateAside,
     GateHeads,
     GateRows,
     GateTokens,
     JoinRows,
     Multiply,
+    MultiplyExperts,
     NormRows,
     NormWeights,
+    Product,
     Register,
     ScaleRows,
     Step,
 )
 from lightwell.model.kv_cache import LayerCache
 from lightwell.model.layers.attention import AttentionRule
+from lightwell.model.layers.dense_weight import DenseWeight
 from lightwell.model.layers.device_batch import DeviceBatch, Packing
 from lightwell.model.layers.linear import Linear
 from lightwell.model.layers.norm import Norm
@@ -54,7 +61,8 @@ from lightwell.model.network.sublayers import SelfAttention
 
 STREAM, NORMED, WIDE, MIXED, ASIDE, OUT = (Register(n) for n in range(6))
 _OF_HEADS = EnterHeads | EnterQueries | Attend | GateHeads
-_SUPPORTED = NormRows | Multiply | _OF_HEADS | GateRows | GateTokens | AddRows | JoinRows | ScaleRows
+_OF_EXPERTS = ChooseExperts | MultiplyExperts | CombineExperts | GateAside
+_SUPPORTED = NormRows | Multiply | _OF_HEADS | GateRows | GateTokens | AddRows | JoinRows | ScaleRows | _OF_EXPERTS
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +80,10 @@ class _Pass:
     """The layers' inputs [T, L, P], or None."""
     queries: Tensor = field(init=False)
     """The rotated queries [T, H, D]."""
+    pairs: Pairs = field(init=False)
+    """The experts of the rows."""
+    aside_gate: Tensor | None = None
+    """The gate [T, 1] of ASIDE, or None."""
 
     def pattern_rows(self, layer: int, num_heads: int) -> PatternRows | None:
         """Return the places of one layer's patterns, or None."""
@@ -177,9 +189,10 @@ class GpuProgram:
     ) -> Self | None:
         """Return the program of a stack, or None if our Triton kernels cannot run it. ropes: one for each block."""
         attentions = [block.self_attention for block in blocks if isinstance(block.attention.f, SelfAttention)]
-        if not all(map(is_supported, blocks)) or not all(
-            isinstance(each.heads.attention, TritonAttention) for each in attentions
-        ):
+        downs = [each.down for block in blocks if block.mixture is not None for each in block.mixture.experts]
+        if not all(map(is_supported, blocks)) or any(type(each) is not Linear for each in downs):  # ranks sum products
+            return None
+        if not all(isinstance(each.heads.attention, TritonAttention) for each in attentions):
             return None
         program = Program(blocks, final_norm, ropes)
         if program.width > MAX_WIDTH or not all(map(_has_kernel, program.steps)):
@@ -257,6 +270,15 @@ class GpuProgram:
                 return partial(_gate, step)
             case GateTokens():
                 return partial(_gate_tokens, step)
+            case GateAside():
+                return _keep_gate
+            case ChooseExperts():
+                return partial(_choose, step)
+            case MultiplyExperts(products, source, target):
+                own = [(_numbers(each), each.bias) for each in products]
+                return partial(_multiply_experts, ExpertWeights(*zip(*own, strict=True)), source, target)
+            case CombineExperts(adds_aside):
+                return partial(_combine, adds_aside)
             case JoinRows(target=target):
                 return partial(_join, target)
             case ScaleRows(scale, target):
@@ -301,9 +323,17 @@ class GpuProgram:
 
 
 def _has_kernel(step: Step) -> bool:
-    if isinstance(step, GateRows):
-        return step.deviations is None and not step.of_experts
+    match step:
+        case GateRows():
+            return step.deviations is None
+        case MultiplyExperts():
+            return step.activation is None and all(_numbers(each) is not None for each in step.products)
     return isinstance(step, _SUPPORTED)
+
+
+def _numbers(product: Product) -> Tensor | None:
+    """Return a weight in floating point [N, K], or None."""
+    return product.weight.numbers if isinstance(product.weight, DenseWeight) else None
 
 
 def _add(own: Addition, step: _Pass) -> None:
@@ -332,8 +362,9 @@ def _multiply(linear: Linear, source: Register, target: Register, step: _Pass) -
 
 
 def _gate(own: GateRows, step: _Pass) -> None:
-    gate, up = step.registers[WIDE].chunk(2, -1)
-    step.registers[MIXED] = gated(gate, up, own.activation, own.clamps)
+    source, target = (Register.GIVEN_WIDE, Register.GIVEN_MIXED) if own.of_experts else (WIDE, MIXED)
+    gate, up = step.registers[source].chunk(2, -1)
+    step.registers[target] = gated(gate, up, own.activation, own.clamps)
 
 
 def _gate_heads(width: int, step: _Pass) -> None:
@@ -346,6 +377,26 @@ def _gate_tokens(own: GateTokens, step: _Pass) -> None:
     assert step.of_tokens is not None
     wide = step.registers[WIDE]
     step.registers[MIXED] = gated(wide, step.of_tokens[: len(wide), own.layer], own.activation)
+
+
+def _keep_gate(step: _Pass) -> None:
+    step.aside_gate = step.registers[MIXED]
+
+
+def _choose(own: ChooseExperts, step: _Pass) -> None:
+    logits = step.registers[WIDE]
+    step.pairs = Pairs.choose(logits, own.num_chosen, normalized=own.normalized, scales=own.scales)
+    step.registers[Register.GIVEN] = step.registers[NORMED]
+
+
+def _multiply_experts(weights: ExpertWeights, source: Register, target: Register, step: _Pass) -> None:
+    step.registers[target] = weights.multiply(step.registers[source], step.pairs)
+
+
+def _combine(adds_aside: bool, step: _Pass) -> None:
+    shared = step.registers[ASIDE] if adds_aside else None
+    step.registers[NORMED] = step.pairs.combine(step.registers[Register.GIVEN], shared, step.aside_gate)
+    step.aside_gate = None
 
 
 def _join(target: Register, step: _Pass) -> None:

@@ -150,6 +150,17 @@ def attend_piece(
 
 
 @triton.jit
+def with_sinks(m, l, sinks, heads, is_pair):
+    """Return the largest scores and the sums of exponentials [pairs], both with the sinks of the heads, and the factor
+    of the sums of values.
+    """
+    sink = tl.load(sinks + heads, mask=is_pair, other=0.0)
+    largest = tl.maximum(m, sink)
+    shrink = tl.exp(m - largest)
+    return largest, l * shrink + tl.exp(sink - largest), shrink
+
+
+@triton.jit
 def queries_of(q, rows, heads, stride_q, is_pair, D: tl.constexpr, WIDTH: tl.constexpr, WIDEN: tl.constexpr):
     """Return the queries [pairs, WIDTH] of pairs of a row and a head."""
     dim = tl.arange(0, WIDTH)

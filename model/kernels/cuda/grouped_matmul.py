@@ -22,10 +22,10 @@ from lightwell.model.kernels.cuda.matmul import (
     JOIN_WARPS,
     JOINED,
     Tile,
-    _none,
     _place,
     choose_tile,
     join_kernel,
+    none,
     piece_length,
 )
 from lightwell.model.kernels.cuda.packed_rows import BLOCK, HALF, PackedRows
@@ -120,7 +120,7 @@ def _sum_piece(
     """Return the sums over inputs begin .. end, float32 [ROWS, COLUMNS] for each chunk. rows: the addresses of the
     first 64 inputs.
     """
-    sums = _none()
+    sums = none()
     for _ in tl.static_range(CHUNKS):
         sums += (tl.zeros([ROWS, COLUMNS], tl.float32),)
     inner = tl.arange(0, _HALF)
@@ -132,7 +132,7 @@ def _sum_piece(
             )  # fmt: skip
             if not WIDEN:
                 b = b.to(DTYPE)
-            following = _none()
+            following = none()
             for i in tl.static_range(CHUNKS):
                 own = rows[i] + (k + half * _HALF)
                 is_in = (inner < K - k - half * _HALF)[None, :]
@@ -176,7 +176,7 @@ def grouped_matmul_kernel(
     # Rows and outputs after the last are copies of the last, and are not stored.
     own = (tl.minimum(column, N - 1) - first_column)[None, None, :]
     at, high_at = own * code_distance, own * high_distance
-    rows = _none()
+    rows = none()
     for i in tl.static_range(CHUNKS):
         last = tl.minimum(row + i * ROWS, R - 1).to(tl.int64)
         rows += (x + last[:, None] * x_distance + tl.arange(0, _HALF)[None, :],)
@@ -194,7 +194,7 @@ def grouped_matmul_kernel(
                 rows, begin, end, codes, high, scales, mins, scale_factors, min_factors, zeros, at, high_at, own, N, K,
                 ROWS, CHUNKS, COLUMNS, IS_WHOLE, WIDEN, BITS, LOWEST, VALUES, SIZE, SUPERBLOCK, DTYPE,
             )  # fmt: skip
-            following = _none()
+            following = none()
             for chunk in tl.static_range(CHUNKS):
                 following += (sums[chunk] + more[chunk],)
             sums = following

@@ -35,7 +35,7 @@ JOINED, JOIN_WARPS = 1024, 4
 """Numbers and warps of a program of `join_kernel`."""
 _MULTIPLE = 128
 """Pieces, and every step of every tile over K, begin at multiples of this."""
-_INTERPRETED_INNER = 64
+INTERPRETED_INNER = 64
 """Inputs of a step in the interpreter, the same for all tiles: it sums the products of a step before it adds them."""
 
 
@@ -93,20 +93,20 @@ def _place(program, R, N, HEIGHT: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl
 
 
 @triton.jit
-def _none():
+def none():
     """Return an empty tuple, to which each chunk is added."""
     return ()
 
 
 @triton.jit
-def _sum_piece(
+def sum_piece(
     rows, weights, begin, end, K, ROWS: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
     IS_WHOLE: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """Return the sums over inputs begin .. end, float32 [ROWS, COLUMNS] for each chunk. `rows` and `weights`: the
     addresses of the first INNER inputs.
     """
-    sums = _none()
+    sums = none()
     for _ in tl.static_range(CHUNKS):
         sums += (tl.zeros([ROWS, COLUMNS], tl.float32),)
     inner = tl.arange(0, INNER)
@@ -115,7 +115,7 @@ def _sum_piece(
         b = tl.load(weights + k) if IS_WHOLE else tl.load(weights + k, mask=is_in[:, None], other=0.0)
         if WIDEN:
             b = b.to(tl.float32)
-        following = _none()
+        following = none()
         for i in tl.static_range(CHUNKS):
             a = tl.load(rows[i] + k) if IS_WHOLE else tl.load(rows[i] + k, mask=is_in[None, :], other=0.0)
             if WIDEN:
@@ -140,18 +140,18 @@ def matmul_kernel(
     inner = tl.arange(0, INNER)
     # Rows and outputs after the last are copies of the last, and are not stored.
     weights = w + tl.minimum(column, N - 1).to(tl.int64)[None, :] * K + inner[:, None]
-    rows = _none()
+    rows = none()
     for i in tl.static_range(CHUNKS):
         rows += (x + tl.minimum(row + i * ROWS, R - 1).to(tl.int64)[:, None] * x_distance + inner[None, :],)
     begin = tl.program_id(1) * piece
     end = tl.minimum(begin + piece, K)
-    sums = _sum_piece(rows, weights, begin, end, K, ROWS, CHUNKS, COLUMNS, INNER, IS_WHOLE, WIDEN)
+    sums = sum_piece(rows, weights, begin, end, K, ROWS, CHUNKS, COLUMNS, INNER, IS_WHOLE, WIDEN)
     if PIECES > 1 and not IS_PART:
         for i in range(1, PIECES):
             begin = i * piece
             end = tl.minimum(begin + piece, K)
-            more = _sum_piece(rows, weights, begin, end, K, ROWS, CHUNKS, COLUMNS, INNER, IS_WHOLE, WIDEN)
-            following = _none()
+            more = sum_piece(rows, weights, begin, end, K, ROWS, CHUNKS, COLUMNS, INNER, IS_WHOLE, WIDEN)
+            following = none()
             for chunk in tl.static_range(CHUNKS):
                 following += (sums[chunk] + more[chunk],)
             sums = following
@@ -230,7 +230,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tile = choose_tile(num_rows, num_outputs, pieces, x.dtype)
     is_split = pieces > 1 and num_rows <= FEW_ROWS
     sums = torch.empty(pieces, num_rows, num_outputs, dtype=torch.float32, device=x.device) if is_split else out
-    inner = _INTERPRETED_INNER if IS_INTERPRETED else tile.inner
+    inner = INTERPRETED_INNER if IS_INTERPRETED else tile.inner
     matmul_kernel[(tile.count(num_rows, num_outputs), pieces if is_split else 1)](
         x, aligned(weight), None if is_split else bias, sums, distance, num_rows, num_outputs, num_inputs, length,
         ROWS=tile.rows, CHUNKS=tile.chunks, COLUMNS=tile.columns, INNER=inner, GROUP=GROUP,

@@ -23,6 +23,7 @@ from lightwell.model.kernels.cuda.attention_pieces import (
     piece_of,
     queries_of,
     seen_by,
+    with_sinks,
     write_patterns,
 )
 from lightwell.model.kernels.cuda.attention_shapes import OPTIONS, TILE_ROWS, num_chunks, shape_of
@@ -41,7 +42,7 @@ SHARES = 4096
 
 @triton.jit
 def attend_single_kernel(
-    q, keys, values, blocks, table_starts, lengths, positions, tiles, window, bias,
+    q, keys, values, blocks, table_starts, lengths, positions, tiles, window, bias, sinks,
     slots, row_slots, pattern_starts, pattern_strides, patterns, out,
     part_z, part_m, part_l, arrivals, stride_q, stride_bias, reach, scale, softcap, num_pieces,
     K: tl.constexpr, G: tl.constexpr, D: tl.constexpr, B: tl.constexpr, CHUNKS: tl.constexpr, PAIRS: tl.constexpr,
@@ -95,6 +96,9 @@ def attend_single_kernel(
         # Loaded again, so that they need no register while the keys are read.
         span, row = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1)
         at = row.to(tl.int64) * (K * G) + heads
+        if sinks is not None:
+            m, l, shrink = with_sinks(m, l, sinks, heads, is_pair)
+            z = z * shrink[:, None]
         z = z / tl.where(l == 0.0, 1.0, l)[:, None]
         is_out = is_pair[:, None] & (dim < D)[None, :]
         tl.store(out + at[:, None] * D + dim[None, :], z.to(out.dtype.element_ty), mask=is_out)
@@ -131,7 +135,7 @@ def _all_joined(
 
 @triton.jit
 def attend_tiles_kernel(
-    q, keys, values, blocks, table_starts, lengths, positions, tiles, window, bias,
+    q, keys, values, blocks, table_starts, lengths, positions, tiles, window, bias, sinks,
     slots, row_slots, pattern_starts, pattern_strides, patterns, out,
     all_z, all_m, all_l, stride_q, stride_bias, reach, scale, softcap,
     K: tl.constexpr, G: tl.constexpr, D: tl.constexpr, B: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
@@ -186,10 +190,14 @@ def attend_tiles_kernel(
     row, num_rows = tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
     at = (row + pair // G).to(tl.int64) * (K * G) + key_head * G + pair % G
     is_pair = pair < num_rows * G
+    z = tl.reshape(tl.load(own_z), [PAIRS, WIDTH])
+    if sinks is not None:
+        m, l, shrink = with_sinks(m, l, sinks, key_head * G + pair % G, is_pair)
+        z = z * shrink[:, None]
     if HAS_PATTERNS:
         tl.store(all_m + at, m, mask=is_pair)
         tl.store(all_l + at, l, mask=is_pair)
-    z = tl.reshape(tl.load(own_z), [PAIRS, WIDTH]) / tl.where(l == 0.0, 1.0, l)[:, None]
+    z = z / tl.where(l == 0.0, 1.0, l)[:, None]
     is_out = is_pair[:, None] & (dim < D)[None, :]
     tl.store(out + at[:, None] * D + dim[None, :], z.to(out.dtype.element_ty), mask=is_out)
 
@@ -233,6 +241,7 @@ def paged_attention(
     scale: float,
     softcap: float | None = None,
     bias: Tensor | None = None,
+    sinks: Tensor | None = None,
     patterns: PatternRows | None = None,
 ) -> None:
     """Write softmax(scores) V of each tile's rows to `out`.
@@ -249,6 +258,7 @@ def paged_attention(
         out: [T, H, D], contiguous.
         are_single: whether each tile has one row; several programs then share its pieces.
         bias: [H, 2 * reach - 1] float32, or None.
+        sinks: [H] float32, a further score of each row, without a value; or None.
     """
     num_heads, num_key_heads, block_size, dim = q.shape[1], *keys.shape[1:]
     shape, has_patterns = shape_of(q.dtype, dim, has_bias=bias is not None), patterns is not None
@@ -259,7 +269,7 @@ def paged_attention(
     if patterns is not None:
         written = patterns.slots, patterns.row_slots, patterns.starts, patterns.strides, patterns.out
     rows = seen.lengths, seen.positions, tiles, window
-    inputs = q, keys, values, seen.blocks, seen.table_starts, *rows, tiles if bias is None else bias
+    inputs = q, keys, values, seen.blocks, seen.table_starts, *rows, tiles if bias is None else bias, sinks
     reach = 0 if bias is None else (bias.shape[1] + 1) // 2
     numbers = q.stride(0), 0 if bias is None else bias.stride(0), reach, scale, softcap or 0.0
     group = num_heads // num_key_heads

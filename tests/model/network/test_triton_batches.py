@@ -114,7 +114,7 @@ def test_a_prompt_has_the_same_logits_whole_in_chunks_among_others_and_token_by_
 def test_patterns_of_a_network_without_a_step_of_its_own_have_the_same_bits_in_pieces(tmp_path: Path) -> None:
     """Run its blocks one by one; hooks do not get their patterns from the kernels."""
     rng = fresh_draw()
-    folder = tiny.make_variant("qwen3_moe", tmp_path)
+    folder = tiny.make_variant("gemma3n", tmp_path)
     model = load(folder, rng.choice(DTYPES), DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
     assert model.decoder is not None
     assert model.decoder.gpu_program is None

@@ -29,7 +29,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "around": {"dtype": torch.float32, "causal": False, "window": 9, "group": 1, "dim": 16, "block_size": 16},
 }
 """Worlds by the keys that a row sees. Heads fill programs or not, steps read one block or several."""
-CAPPED, BIASED = ("causal", "all"), ("window", "all")
+CAPPED, BIASED, SINKING = ("causal", "all"), ("window", "all"), ("window", "around")
 MORE = ("causal", "around", *(f"drawn {i}" for i in range(6)))
 each_world = pytest.mark.parametrize(
     "name", ["window", "all", *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE)]
@@ -53,12 +53,12 @@ def some_world(name: str) -> World:
         world = World(**WORLDS[name], **sizes, num_key_heads=1 if name == "window" else 2, lengths=[83, 18])
         world.rule["softcap"] = 5.0 if name in CAPPED else None
         world.rule["bias"] = torch.randn(world.num_heads, 2 * 83 - 1) if name in BIASED else None
+        world.rule["sinks"] = torch.randn(world.num_heads) * 5 if name in SINKING else None
     else:
         dim = random.choice([64, 128, 256, random.choice([8, 20, 80, 96])])
         group, block_size = random.choice([1, 2, 3, 4, 7, 8, PAIRS + 2]), random.choice([16, 32, 48])
         world = World(random.choice([*BOUNDS]), **sizes, group=group, dim=dim, block_size=block_size)
     world.q = world.q.to(world.dtype).float()
-    del world.rule["sinks"]  # which no kernel of a card supports
     return world
 
 
