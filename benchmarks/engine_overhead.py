@@ -5,7 +5,8 @@ An engine runs in this process, with `--streams` requests that generate from pro
 those in which every stream gets one token. Their wall time is split into three parts: the network
 (`Transformer.forward` and the head, which searches its product for the largest logit where it can), the rest of
 `Engine.step`, and the message for the API process. With `--attention` one stream captures all heads of one layer with
-each token, as float16: its rows are recomputed inside the network, its sinks count as overhead.
+each token, as float16: its rows are recomputed inside the network, its sinks count as overhead. The last column is the
+number of calls of Python functions in a step, without the network's.
 
     python -m benchmarks.engine_overhead --streams 1 8 32
 """
@@ -16,9 +17,11 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -40,6 +43,34 @@ from lightwell.server.lifecycle.worker_process import prepare_environment
 from tests.server.engine.driving import generate, request
 
 NETWORK = ("forward", "logits", "largest_logits")
+_COUNTED = 9
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Count no calls within."""
+    profile = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.setprofile(profile)
+
+
+def num_calls(work: Callable[[], object]) -> int:
+    """Return the number of calls of Python functions in some work."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 @dataclass
@@ -61,7 +92,8 @@ class Stopwatch:
         def timed(*arguments: Any, **named: Any) -> torch.Tensor:
             before, started = self.seconds, time.perf_counter()
             try:
-                return call(*arguments, **named)
+                with uncounted():
+                    return call(*arguments, **named)
             finally:
                 self.seconds = before + time.perf_counter() - started  # one entry may call another
 
@@ -76,6 +108,8 @@ class Steps:
     engine: list[float] = field(default_factory=list)
     """Seconds of `Engine.step` without the network."""
     message: list[float] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    """Calls of Python functions in each of a few more steps."""
 
     @property
     def overhead(self) -> list[float]:
@@ -90,16 +124,17 @@ def use_worker_environment(module: str, folder: Path) -> None:
         os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
-def build_engine(folder: Path, dtype: torch.dtype, watch: Stopwatch) -> Engine:
+def build_engine(folder: Path, dtype: torch.dtype, watch: Stopwatch, max_num_seqs: int = 64) -> Engine:
     """Build an engine as `Engine.from_folder` does, around a network that is timed."""
     config = read_config(folder)
     use_threads(None, config.num_matrix_parameters)
     model = load_model(folder, config, dtype, torch.device("cpu"), max_model_len=config.max_model_len)
-    cache = KVCache(config, 1024, 32, dtype, model.device)
-    warm_up(model, cache, config.max_model_len, 64, 2048)
+    cache = KVCache(config, 16 * max_num_seqs, 32, dtype, model.device)
+    warm_up(model, cache, config.max_model_len, max_num_seqs, 2048)
     freeze_garbage()
     watch.time(model)
-    return Engine(model, cache, EngineConfig(model=folder, max_capture_tokens=32), config.max_model_len)
+    engine_config = EngineConfig(model=folder, max_capture_tokens=32, max_num_seqs=max_num_seqs)
+    return Engine(model, cache, engine_config, config.max_model_len)
 
 
 def stream(uid: int, prompt: Sequence[int], temperature: float, layer: int | None) -> EngineRequest:
@@ -129,6 +164,7 @@ def measure(
             steps.network.append(network)
             steps.engine.append(stepped - started - network)
             steps.message.append(told - stepped)
+    steps.calls = [num_calls(lambda: messages.encode(messages.step_message(engine.step()))) for _ in range(_COUNTED)]
     for i in range(streams):
         engine.abort(base + i)
     engine.step()
@@ -146,16 +182,18 @@ def main() -> None:
     options = parser.parse_args()
     folder = make_checkpoint(options.cache)
     use_worker_environment("benchmarks.engine_overhead", folder)
-    print("| dtype | streams | network ms | beside it, p50 | p90 | of that, message |\n|---|---|---|---|---|---|")
+    names = ["dtype", "streams", "network ms", "beside it, p50", "p90", "of that, message", "calls"]
+    print(f"| {' | '.join(names)} |\n{'|---' * len(names)}|")
     for dtype in options.dtype:
         watch = Stopwatch()
-        engine = build_engine(folder, getattr(torch, dtype), watch)
+        engine = build_engine(folder, getattr(torch, dtype), watch, max(64, *options.streams))
         for streams in options.streams:
             steps = measure(engine, watch, streams, options.steps, options.temperature, options.attention)
             tenths = statistics.quantiles(steps.overhead, n=10)
             figures = [statistics.median(steps.network), statistics.median(steps.overhead), tenths[8]]
             figures.append(statistics.median(steps.message))
             cells = [dtype, str(streams), *(f"{1e3 * seconds:.3f}" for seconds in figures)]
+            cells.append(str(round(statistics.median(steps.calls))))
             print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -82,7 +82,7 @@ class RecordedEngine:
         for output in outputs:
             if output.finish_reason is not None:
                 del self._requests[output.uid]
-        return StepOutput(outputs=tuple(outputs), stats=self.stats())
+        return StepOutput(others=tuple(outputs), stats=self.stats())
 
     def _next(self, request: EngineRequest) -> RequestOutput:
         assert isinstance(request.task, GenerateTask)

@@ -94,12 +94,12 @@ class Packing:
     @property
     def longest(self) -> int:
         """Return the largest number of keys of a span, its own or its encoder's."""
-        return max(max(span.num_keys, span.num_cross_keys) for span in self.batch.spans)
+        return max(int(self.batch.lengths_array.max()), *[span.num_cross_keys for span in self.batch.spans])
 
     @cached_property
     def _cross_tables(self) -> np.ndarray:
-        has_cross = any(span.num_cross_keys for span in self.batch.spans)
-        return self.batch.cross_key_range.tables_array if has_cross else np.zeros((0, 0), np.int32)
+        num_keys = [span.num_cross_keys for span in self.batch.spans]
+        return self.batch.cross_key_range.tables_array if any(num_keys) else np.zeros((0, 0), np.int32)
 
     def write(self, out: np.ndarray) -> np.ndarray:
         """Write the numbers to out [size] int32, except for the words of other modules, and return a view of the words.
@@ -116,7 +116,7 @@ class Packing:
         arrays["positions"][:num_rows] = batch.positions_array
         arrays["rotary_rows"][:num_rows] = rotary_rows(batch)
         arrays["slots"][:num_rows] = batch.slots_array
-        arrays["lengths"][:num_spans] = [span.num_keys for span in batch.spans]
+        arrays["lengths"][:num_spans] = batch.lengths_array
         arrays["lengths"][num_spans:] = 0
         arrays["table_starts"][:num_spans] = np.arange(num_spans) * tables.shape[1]
         tail[: tables.size] = tables.ravel()

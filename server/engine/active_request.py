@@ -14,7 +14,7 @@ from lightwell.server.engine.messages.outputs import FinishReason, PromptLogprob
 from lightwell.server.engine.messages.request import EngineRequest
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.scheduling.scheduler import Scheduler
-from lightwell.server.engine.sequence import Sequence
+from lightwell.server.engine.sequence import Sequence, SequenceStatus
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ActiveRequest:
             first.tensors = first.tensors | found.arrays()
             if found.prompt_logprobs is not None:
                 first.prompt_logprobs = PromptLogprobs.of(found.prompt_logprobs)
-            found = RequestCaptures(patches=found.patches, row_sink=found.row_sink)
+            found = found.after_prompt()
         if seq.is_finished:
             last.timing = timing = replace(timing, finished=now)
             last.finish_reason = seq.finish_reason
@@ -126,6 +126,30 @@ class ActiveRequests(dict[int, ActiveRequest]):
             if active.timing.scheduled is None:
                 active.timing = replace(active.timing, scheduled=now)
         return captures
+
+    def plain_tokens(self, schedule: Schedule, result: StepResult) -> tuple[dict[int, int], list[Sequence]]:
+        """Return the tokens of a step that come with nothing else, by uid, and the step's other active requests."""
+        tokens: dict[int, int] = {}
+        others: list[Sequence] = []
+        of, special = result.tokens, {*result.logprobs, *result.rows, *result.failures}
+        for seq in schedule.sequences:
+            uid = seq.uid
+            active = self.get(uid)
+            if active is None:
+                continue
+            if (
+                active.timing.first_token is None
+                or seq.status is SequenceStatus.FINISHED
+                or uid not in of
+                or uid in special
+                or seq.grammar is not None
+                or seq.num_accepted
+                or seq.num_rejected
+            ):
+                others.append(seq)
+            else:
+                tokens[uid] = of[uid][0]
+        return tokens, others
 
     def withdraw(self, uid: int) -> EngineRequest:
         """Remove and return a request without outputs, and free all its memory."""

@@ -107,6 +107,8 @@ class Engine:
         self._memory_retry = self._intake.memory_retry
         self._outputs: list[RequestOutput] = []
         """The outputs of the next report, also of requests that end between steps."""
+        self._tokens: dict[int, int] = {}
+        """The tokens of the next report that come with nothing else, by uid."""
         self._send: Callable[[StepOutput], None] | None = None
         self._counted: dict[str, Any] = {}
         """The counters of `EngineStats`, by field name."""
@@ -311,16 +313,17 @@ class Engine:
             schedule.of(short).retreat()
         settle = self._scheduler.settle if step.is_advanced else self._scheduler.commit
         settle(schedule.without(short), result.tokens)
-        for seq in [seq for seq in schedule.sequences if seq.uid in self._active and seq.uid not in short]:
-            if seq.uid in result.tokens or seq.is_finished:
+        self._tokens, others = self._active.plain_tokens(schedule, result)
+        for seq in others:
+            if seq.uid not in short and (seq.uid in result.tokens or seq.is_finished):
                 outputs += self._outputs_or_end(seq, result, now)
         if short or self._memory_retry.is_trying:
             outputs += self._retry_or_end(schedule, short)
-        self._memory_retry.forget(*[output.uid for output in outputs])
+        self._memory_retry.forget(*self._tokens, *[output.uid for output in outputs])
         captured = sum(len(array.data) for output in outputs if output.tensors for array in output.tensors.values())
         num_accepted = schedule.num_accepted(result.tokens)
         self._count(
-            generation_tokens_total=sum([output.token_id is not None for output in outputs]),
+            generation_tokens_total=len(self._tokens) + sum([output.token_id is not None for output in outputs]),
             forced_tokens_total=max(0, len(outputs) - len({output.uid for output in outputs}) - num_accepted),
             drafts_accepted_total=num_accepted,
             drafts_rejected_total=schedule.num_drafts - num_accepted,
@@ -370,7 +373,8 @@ class Engine:
     def _report(self, num_tokens: int = 0) -> StepOutput:
         """Return all collected outputs. num_tokens: the tokens that the step computed."""
         outputs, self._outputs = tuple(self._outputs), []
-        return StepOutput(outputs=outputs, stats=self.stats(num_tokens))
+        tokens, self._tokens = self._tokens, {}
+        return StepOutput(stats=self.stats(num_tokens), others=outputs, tokens=tokens)
 
     def _count(self, **increments: float) -> None:
         for name, value in increments.items():

@@ -14,6 +14,8 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import msgspec
+
 from lightwell.server.engine.grammar import Grammar
 from lightwell.server.engine.messages.base_task import NOT_AT_ALL, Stacks, required_depths
 from lightwell.server.engine.messages.outputs import FinishReason
@@ -92,6 +94,8 @@ class Sequence:
 
     token_ids: list[int] = field(init=False, default_factory=list)
     """The decoder's tokens, prompt and generated; empty if the decoder has no part in the answer."""
+    num_cross_tokens: int = field(init=False)
+    """Number of encoder positions that the decoder sees."""
     num_layers_needed: int = field(init=False)
     """Number of decoder blocks to run: only these layers have K/V."""
     needs_output: bool = field(init=False)
@@ -100,6 +104,8 @@ class Sequence:
     num_computed_tokens: int = field(init=False, default=0)
     num_cached_tokens: int = field(init=False, default=0)
     """Prompt tokens from the prefix cache when the sequence first ran (not after a preemption)."""
+    max_num_tokens: int = field(init=False)
+    """Most tokens of prompt and answer together."""
     max_num_computed_tokens: int = field(init=False)
     """Most positions that the decoder may compute; the cache must be able to hold them."""
     num_preemptions: int = field(init=False, default=0)
@@ -107,6 +113,12 @@ class Sequence:
     """Prompt positions below this one are captured; it survives preemption, as the captures do."""
     forced: list[int] = field(init=False, default_factory=list)
     """The last of `token_ids`, which the grammar forced after the last chosen one."""
+    awaits_token: bool = field(init=False, default=False)
+    """Whether a running step chooses the last of `token_ids`, which is `UNKNOWN`."""
+    chooses_on_host: bool = field(init=False)
+    """Whether the host must see its logits: a device applies no grammar, and reports few alternatives."""
+    edits_logits: bool = field(init=False, default=False)
+    """Whether sampling parameters may change its logits."""
     first_forced: list[int] = field(init=False, default_factory=list)
     """Tokens that the grammar forced before the first chosen one, until they are sent."""
     repetitions: Repetitions | None = field(init=False, default=None)
@@ -142,12 +154,15 @@ class Sequence:
         self.uid = request.uid
         self.rank = Rank(request.priority, 0, 0)
         self.takes_largest_logit = False
+        self.chooses_on_host = self.grammar is not None
         max_tokens = 0
         if isinstance(task, GenerateTask):
             self.sampling_params = params = task.sampling
             self.row_capture = task.attention
             self.stopping_ids = params.stopping_ids
             self.takes_largest_logit = self.grammar is None and params.takes_largest_logit
+            self.chooses_on_host |= bool(params.logprob_token_ids)
+            self.edits_logits = params.edits_logits()
             max_tokens = params.max_tokens
         self.encoder_token_ids = request.encoder_token_ids if stacks.decoder else request.prompt_token_ids
         self.encoder_is_computed = not stacks.encoder
@@ -157,6 +172,8 @@ class Sequence:
             self._captured_positions = task.captured_positions(len(self.token_ids))
         self.num_layers_needed, self.needs_output = decoder or NOT_AT_ALL
         self.num_prompt_tokens = len(self.token_ids)
+        self.num_cross_tokens = len(self.encoder_token_ids) if self.token_ids else 0
+        self.max_num_tokens = self.num_prompt_tokens + max_tokens
         # The last generated token is never computed, so it needs no room.
         self.max_num_computed_tokens = self.num_prompt_tokens + max(0, max_tokens - 1)
         self.is_background = request.is_background
@@ -173,28 +190,8 @@ class Sequence:
         return len(self.token_ids)
 
     @property
-    def num_cross_tokens(self) -> int:
-        """Return the number of encoder positions that the decoder sees."""
-        return len(self.encoder_token_ids) if self.token_ids else 0
-
-    @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
-
-    @property
-    def awaits_token(self) -> bool:
-        """Return whether a running step chooses its newest token."""
-        return bool(self.token_ids) and self.token_ids[-1] == UNKNOWN
-
-    @property
-    def has_all_work_running(self) -> bool:
-        """Return whether nothing is left to schedule, because a running step completes it or may do so."""
-        if self.num_computed_tokens == len(self.token_ids):
-            return self.encoder_is_computed
-        params = self.sampling_params
-        return (
-            self.awaits_token and params is not None and self.num_tokens - self.num_prompt_tokens >= params.max_tokens
-        )
 
     @property
     def is_finished(self) -> bool:
@@ -248,6 +245,7 @@ class Sequence:
         log-probabilities.
         """
         self.token_ids[-1:] = token_ids
+        self.awaits_token = False
         num_accepted = len(token_ids) - 1
         self.num_computed_tokens += num_accepted
         self.num_predicted_tokens = min(self.num_predicted_tokens, self.num_computed_tokens)
@@ -272,20 +270,6 @@ class Sequence:
         """Return whether each token has captures or log-probabilities, and so needs its own step."""
         params = self.sampling_params
         return self.row_capture is not None or (params is not None and params.logprobs is not None)
-
-    @property
-    def chooses_on_host(self) -> bool:
-        """Return whether the host must see its logits: a device applies no grammar, and reports few alternatives."""
-        params = self.sampling_params
-        return self.grammar is not None or (params is not None and bool(params.logprob_token_ids))
-
-    def needs_sample(self, chunk: "Chunk") -> bool:
-        """Return whether tokens are sampled from the last positions of `chunk`: before and at each of its drafts."""
-        return (
-            self.sampling_params is not None
-            and chunk.start + chunk.num_tokens - len(chunk.drafts) == len(self.token_ids)
-            and len(self.token_ids) - self.num_prompt_tokens < self.sampling_params.max_tokens
-        )
 
     def completion(self) -> FinishReason | None:
         """Return the reason why the sequence is complete now, or None if it is not.
@@ -333,9 +317,9 @@ class Draft(NamedTuple):
     """The text's grammar after this token, or None."""
 
 
-class Chunk(NamedTuple):
-    """The positions [start, start + num_tokens) of one sequence, to be computed in one step. It is a named tuple since
-    every step creates one for each running sequence.
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """The positions [start, start + num_tokens) of one sequence, to be computed in one step. It is a struct, which is
+    fast to create, since every step creates one for each running sequence.
     """
 
     sequence: Sequence
@@ -353,6 +337,12 @@ class Chunk(NamedTuple):
     @property
     def end(self) -> int:
         return self.start + self.num_tokens
+
+    @property
+    def needs_sample(self) -> bool:
+        """Return whether tokens are sampled from its last positions: before and at each of its drafts."""
+        seq = self.sequence
+        return self.start + self.num_tokens - len(self.drafts) == len(seq.token_ids) < seq.max_num_tokens
 
     @property
     def capture_start(self) -> int:

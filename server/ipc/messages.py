@@ -310,9 +310,9 @@ def decode_between(header: Buffer) -> BetweenProcesses:
 
 def step_message(step: StepOutput, refusals: Sequence[RequestRefused] = (), *, stepped: bool = True) -> StepMessage:
     """Return the message of a step."""
-    outputs, token_uids, token_ids = [], [], []
+    outputs, token_uids, token_ids = [], [*step.tokens], [*step.tokens.values()]
     others: set[int] = set()  # a request may have several tokens, and the bare ones are read first
-    for output in step.outputs:
+    for output in step.others:
         if output.token_id is None or not is_bare(output) or output.uid in others:
             others.add(output.uid)
             outputs.append(output)

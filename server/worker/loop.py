@@ -57,14 +57,15 @@ def run_engine(engine: "Engine", link: WorkerLink) -> None:
             step, stepped = engine.step(), True
             watch.end()
         elif taken.is_any:  # an abort may have changed the gauges
-            step, stepped = StepOutput(outputs=(), stats=engine.stats()), False
+            step, stepped = StepOutput(stats=engine.stats()), False
         else:
             link.send(*_BEAT)
             if watch.should_check():
                 _check(engine, link)
                 give_back_memory()
             continue
-        step = replace(step, outputs=(*taken.failures, *step.outputs))
+        if taken.failures:
+            step = replace(step, others=(*taken.failures, *step.others))
         _send(link, step, taken.refusals, stepped=stepped)
         del step, taken  # frees the answers before the next step
 

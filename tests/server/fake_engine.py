@@ -97,7 +97,7 @@ class FakeEngine:
         for output in outputs:
             if output.finish_reason is not None:
                 del self._requests[output.uid]
-        return StepOutput(outputs=outputs, stats=self.stats())
+        return StepOutput(others=outputs, stats=self.stats())
 
     def _advance(self, request: EngineRequest) -> RequestOutput:
         uid, now = request.uid, time.monotonic()

@@ -48,7 +48,7 @@ class PlayedWorker:
     def step(
         self, *outputs: RequestOutput, refusals: tuple[RequestRefused, ...] = (), stepped: bool = True, **stats: int
     ) -> None:
-        step = StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats))
+        step = StepOutput(others=outputs, stats=replace(EngineStats(), **stats))
         self.say(messages.step_message(step, refusals, stepped=stepped))
 
     async def receive(self) -> ToWorker:

@@ -62,12 +62,19 @@ class RequestCaptures:
         patches = patches_of(seq.request.interventions, model.config)
         # The request has no rows in deeper layers, which other sequences may need.
         depths = {"encoder": seq.num_encoder_layers_needed, "decoder": seq.num_layers_needed}
-        return cls(
+        captures = cls(
             sinks=[_SINKS[type(capture)](capture, seq, model) for capture in seq.task.captures()],
             patches=[patch for patch in patches if patch.layer is None or patch.layer < depths[patch.stack]],
             prompt_logprobs=[None] if scored else None,
             row_sink=row_sink,
         )
+        return NOTHING if captures.is_empty and row_sink is None else captures
+
+    def after_prompt(self) -> "RequestCaptures":
+        """Return what is left for the tokens after the prompt."""
+        if not self.patches and self.row_sink is None:
+            return NOTHING
+        return RequestCaptures(patches=self.patches, row_sink=self.row_sink)
 
     @property
     def num_bytes(self) -> int:
@@ -128,6 +135,10 @@ class RequestCaptures:
         for sink in self.sinks:
             found |= sink.arrays()
         return found
+
+
+NOTHING = RequestCaptures()
+"""The captures of every request that has none, and changes nothing."""
 
 
 def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Transformer) -> AttentionSink:

@@ -6,8 +6,8 @@ that capture only patterns.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,19 +19,21 @@ from lightwell.model.layers import device_batch
 from lightwell.model.layers.device_batch import Packing
 from lightwell.model.network.transformer import Transformer
 from lightwell.model.sampling.device_edits import PackedEdits, RowEdits
-from lightwell.model.sampling.device_rows import Kind, chosen_logits, num_alternatives, pack, unpack
+from lightwell.model.sampling.device_rows import Kind, chosen_logits, num_alternatives, pack, result_width, unpack
 from lightwell.model.sampling.sampler import SampledToken, SamplerRow
 from lightwell.server.engine.execution.cuda_graphs import num_words, row_words, sampling_words
 from lightwell.server.engine.execution.device_executor import Choice, DeviceExecutor, DeviceStep
 
 
-class SampledRow(NamedTuple):
+class SampledRow(msgspec.Struct, frozen=True, gc=False):
     """A row of a batch from which a token is chosen."""
 
     row: int
     owner: Hashable
     """The sequence, which identifies the row from step to step."""
     options: SamplerRow
+    may_edit: bool = True
+    """Whether its options may change logits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,12 +54,16 @@ class DevicePass:
         if self._done is not None:
             self._done.synchronize()
 
-    def sampled(self) -> tuple[list[SampledToken], list[float]]:
-        """Return the chosen tokens of `rows`, and their logits, NaN if a row contains NaN. Call `wait` before."""
+    def sampled(self) -> tuple[list[int], list[float], list[SampledToken] | None]:
+        """Return the chosen token of each of `rows`, its logit, NaN if a row contains NaN, and, unless no row has any,
+        the tokens with their log-probabilities. Call `wait` before.
+        """
         if self._chosen is None:
-            return [], []
+            return [], [], None
         found = self._chosen[: len(self.rows)].numpy()
-        return unpack(found, [each.options for each in self.rows]), chosen_logits(found, len(self.rows))
+        has_logprobs = found.shape[1] != result_width(None)
+        drawn = unpack(found, [each.options for each in self.rows]) if has_logprobs else None
+        return found[:, 0].tolist(), chosen_logits(found, len(self.rows)), drawn
 
     def deliver(self) -> None:
         """Give the taps their patterns. Call `wait` before."""
@@ -120,7 +126,10 @@ class DeviceRunner:
     def _packed_edits(self, batch: Batch, rows: Sequence[SampledRow]) -> PackedEdits | None:
         vocab_size = self._model.config.vocab_size
         packed, kept = PackedEdits(vocab_size), {}
-        for place, (row, owner, facts) in enumerate(rows):
+        for place, each in enumerate(rows):
+            if not each.may_edit:
+                continue
+            row, owner, facts = each.row, each.owner, each.options
             params, token_ids, num_prompt_tokens = facts.params, facts.token_ids, facts.num_prompt_tokens
             if params.edits_logits(len(token_ids) - num_prompt_tokens):
                 edits = self._edits.get(owner) or RowEdits(params, vocab_size, num_prompt_tokens)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
-from lightwell.server.engine.captures.request_captures import RequestCaptures
+from lightwell.server.engine.captures.request_captures import NOTHING, RequestCaptures
 from lightwell.server.engine.execution.model_runner import ModelRunner
 from lightwell.server.engine.execution.step_cancellation import StepCancelled
 from lightwell.server.engine.execution.step_result import StepResult
@@ -37,7 +37,7 @@ def run_isolated(
     """
     everyone = schedule.sequences
     try:
-        marks = {uid: found.mark() for uid, found in captures.items() if found.is_gathering}
+        marks = {uid: found.mark() for uid, found in captures.items() if found is not NOTHING}
         isolation = _Isolation(runner, schedule, captures, check, marks)
     except BaseException as error:  # marks need memory too
         return _all_short(everyone, error)

@@ -17,7 +17,7 @@ from lightwell.model.network.transformer import Transformer
 from lightwell.model.sampling.logprobs import prompt_logprobs
 from lightwell.server.engine.captures.attention_sink import AttentionSink
 from lightwell.server.engine.captures.point_sinks import EmbeddingSink
-from lightwell.server.engine.captures.request_captures import RequestCaptures
+from lightwell.server.engine.captures.request_captures import NOTHING, RequestCaptures
 from lightwell.server.engine.captures.window import Window
 from lightwell.server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
 from lightwell.server.engine.execution.started_step import StartedStep, seconds_of
@@ -83,15 +83,12 @@ class ModelRunner:
             self._encode(schedule.encodes, step)
         if schedule.chunks:
             batch, placed = self._place(schedule.chunks, check, {} if after is None else after.places)
-            capturing = [
-                at
-                for at in placed
-                if at.chunk.sequence.row_capture is not None or not captures[at.chunk.sequence.uid].is_empty
-            ]
+            capturing = [at for at in placed if captures[at.chunk.sequence.uid] is not NOTHING]
             step.hooks, step.row_sinks = self._hooks(capturing, captures) if capturing else (None, {})
-            step.sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
+            step.sampling = [at for at in placed if at.chunk.needs_sample]
             step.passed = self._start(batch, step.hooks, step.sampling, captures)
-            if step.passed is None and any(chunk.sequence.awaits_token for chunk in schedule.chunks):
+            waiting = [chunk for chunk in schedule.chunks if chunk.sequence.awaits_token]
+            if step.passed is None and waiting:
                 raise ValueError("a step that the device does not serve needs to know the tokens of the one before")
             hidden = self.model.forward(batch, self.cache, step.hooks) if step.passed is None else step.passed.hidden
             self._read(capturing, hidden, step)
@@ -165,8 +162,29 @@ class ModelRunner:
 
         last_tokens: by uid, the index of a still unknown token among the tokens of the step before.
         """
-        ordered = sorted(chunks, key=_place, reverse=True)
-        spans = [_span(chunk, last_tokens) for chunk in ordered]
+        places = [(chunk.sequence.num_layers_needed, chunk.sequence.request.adapter) for chunk in chunks]
+        ordered = list(chunks)
+        if places.count(places[0]) < len(places):
+            ordered.sort(key=_place, reverse=True)
+        spans = [
+            Span(
+                [-1 - last_tokens[seq.uid]]
+                if (seq := chunk.sequence).awaits_token
+                else chunk.token_ids
+                if chunk.drafts
+                else seq.token_ids[chunk.start : chunk.start + chunk.num_tokens],
+                chunk.start,
+                seq.block_table,
+                seq.num_layers_needed,
+                seq.cross_block_table,
+                seq.num_cross_tokens,
+                seq.needs_output,
+                seq.adapter,
+                seq.states,
+                rotary_start=seq.rotary_start,
+            )
+            for chunk in ordered
+        ]
         batch = Batch(spans, self.cache.block_size, self.model.device, check)
         return batch, [Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
 
@@ -180,7 +198,7 @@ class ModelRunner:
             found = captures[seq.uid]
             if found.sinks or found.patches:
                 hooks += found.hooks("decoder", at.window)
-            if found.row_sink is not None and seq.needs_sample(chunk):
+            if found.row_sink is not None and chunk.needs_sample:
                 row_sinks[seq.uid] = sinks = [found.row_sink(chunk.end + row - at.end_row) for row in at.rows]
                 hooks += [sink.tap(at.span, (row,)) for sink, row in zip(sinks, at.rows, strict=True)]
         return Hooks.of(hooks), row_sinks
@@ -249,30 +267,16 @@ class ModelRunner:
             return None
         rows: list[SampledRow] = []
         sequences = [at.chunk.sequence for at in sampling]
-        if not any(captures[seq.uid].patches or seq.chooses_on_host for seq in sequences):
+        if not [seq for seq in sequences if seq.chooses_on_host or captures[seq.uid].patches]:
             # The sequence is the owner, not its uid: a request that begins again has the same uid but other tokens.
-            rows = [SampledRow(at.end_row - 1, at.chunk.sequence, *sampler_rows(at.chunk)) for at in sampling]
+            rows = [
+                SampledRow(at.first_row + at.chunk.num_tokens - 1, seq, sampler_rows(at.chunk)[0], seq.edits_logits)
+                for at, seq in zip(sampling, sequences, strict=True)
+            ]
         return self._on_device.run(batch, hooks, rows)
 
 
 _place = attrgetter("sequence.num_layers_needed", "sequence.request.adapter")
-
-
-def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
-    """Return a chunk as a span. last_tokens: as in `ModelRunner._place`."""
-    seq = chunk.sequence
-    return Span(
-        [-1 - last_tokens[seq.uid]] if seq.awaits_token else chunk.token_ids,
-        chunk.start,
-        seq.block_table,
-        seq.num_layers_needed,
-        seq.cross_block_table,
-        seq.num_cross_tokens,
-        seq.needs_output,
-        seq.adapter,
-        seq.states,
-        rotary_start=seq.rotary_start,
-    )
 
 
 def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -> None:

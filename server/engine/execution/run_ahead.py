@@ -7,13 +7,12 @@ A step that runs an encoder, or captures more than patterns of the rows that cho
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lightwell.server.engine.captures.request_captures import RequestCaptures
+from lightwell.server.engine.captures.request_captures import NOTHING, RequestCaptures
 from lightwell.server.engine.execution.model_runner import ModelRunner
 from lightwell.server.engine.execution.started_step import StartedStep
 from lightwell.server.engine.execution.step_result import StepResult
 from lightwell.server.engine.messages.outputs import raise_exit
 from lightwell.server.engine.scheduling.schedule import Schedule
-from lightwell.server.engine.sequence import Sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -97,12 +96,15 @@ class RunAhead:
 
 def _may_begin(step: Step, running: StartedStep, runner: ModelRunner) -> bool:
     """Return whether a step may begin before the tokens of the running one are known."""
+    if step.schedule.encodes:
+        return False
     places = running.places
-
-    def may_begin(seq: Sequence) -> bool:
-        rows = seq.row_capture
-        serves_rows = rows is None or (runner.serves_patterns and (rows.kind, rows.part) == ("pattern", "decoder"))
-        is_plain = serves_rows and seq.adapter is None and not seq.chooses_on_host
-        return is_plain and step.captures[seq.uid].is_empty and (not seq.awaits_token or seq.uid in places)
-
-    return not step.schedule.encodes and all(map(may_begin, step.schedule.sequences))
+    for seq in step.schedule.sequences:
+        if seq.adapter is not None or seq.chooses_on_host or (seq.awaits_token and seq.uid not in places):
+            return False
+        captures, rows = step.captures[seq.uid], seq.row_capture
+        if captures is not NOTHING and not captures.is_empty:
+            return False
+        if rows is not None and not (runner.serves_patterns and (rows.kind, rows.part) == ("pattern", "decoder")):
+            return False
+    return True

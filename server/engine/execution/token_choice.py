@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from itertools import accumulate, islice
 from math import isfinite
-from typing import NamedTuple
 
+import msgspec
 import torch
 
 from lightwell.model.network.transformer import Transformer
@@ -20,8 +20,8 @@ from lightwell.server.engine.messages.outputs import Failure, TokenLogprobs
 from lightwell.server.engine.sequence import Chunk, Sequence
 
 
-class Placed(NamedTuple):
-    """A chunk and the place of its rows in the batch. It is a named tuple for the same reason as `Chunk`."""
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """A chunk and the place of its rows in the batch. It is a struct for the same reason as `Chunk`."""
 
     chunk: Chunk
     span: int
@@ -52,8 +52,7 @@ class TokenChoice:
     @staticmethod
     def take(sampling: ReadOnlySequence[Placed], passed: DevicePass, result: StepResult) -> None:
         """Add the tokens of a device that has ended its step to `result`."""
-        tokens, numbers = passed.sampled()
-        _note_tokens(sampling, tokens, numbers, result)
+        _note_tokens(sampling, *passed.sampled(), result)
 
     def choose(
         self,
@@ -65,16 +64,19 @@ class TokenChoice:
         """Choose the tokens of each sequence that needs some, from hidden [T, d]: one for each of its rows, up to the
         first wrong draft.
         """
-        rows = [row for at in sampling for row in at.rows]
-        first_rows = [0, *accumulate(len(at.rows) for at in sampling)]
+        if [at for at in sampling if at.chunk.drafts]:
+            rows = [row for at in sampling for row in at.rows]
+        else:
+            rows = [at.first_row + at.chunk.num_tokens - 1 for at in sampling]
         changing = [i for i, at in enumerate(sampling) if captures[at.chunk.sequence.uid].patches]
-        takes_largest = all(at.chunk.sequence.takes_largest_logit for at in sampling)
+        takes_largest = not [at for at in sampling if not at.chunk.sequence.takes_largest_logit]
         if takes_largest and not changing:
             ids, numbers = self._model.largest_logits(take(hidden, rows))
         else:
             logits = self._model.logits(take(hidden, rows), widen=False)
             if changing:
                 logits = logits.float()
+            first_rows = [0, *accumulate([len(at.rows) for at in sampling])] if changing else []
             for i in changing:
                 own, chunk = logits[first_rows[i] : first_rows[i + 1]], sampling[i].chunk
                 captures[chunk.sequence.uid].change_logits(own, chunk.end - len(own))
@@ -82,25 +84,39 @@ class TokenChoice:
                 _note_tokens(sampling, *self._draw(logits, sampling), result)
                 return
             ids, numbers = largest(logits, self._model.kernels)
-        _note_tokens(sampling, [SampledToken(token_id) for token_id in ids], numbers, result)
+        _note_tokens(sampling, ids, numbers, None, result)
 
-    def _draw(self, logits: torch.Tensor, sampling: ReadOnlySequence[Placed]) -> tuple[list[SampledToken], list[float]]:
-        """Return the sampler's tokens, and their logits."""
+    def _draw(
+        self, logits: torch.Tensor, sampling: ReadOnlySequence[Placed]
+    ) -> tuple[list[int], list[float], list[SampledToken]]:
+        """Return the sampler's token ids, their logits, and the tokens."""
         drawn = self._sampler.sample(logits, [row for at in sampling for row in sampler_rows(at.chunk)])
-        ids = torch.tensor([each.token_id for each in drawn], device=logits.device)
-        return drawn, logits.gather(1, ids[:, None])[:, 0].tolist()
+        ids = [each.token_id for each in drawn]
+        places = torch.tensor(ids, device=logits.device)
+        return ids, logits.gather(1, places[:, None])[:, 0].tolist(), drawn
 
 
 def _note_tokens(
     sampling: ReadOnlySequence[Placed],
-    drawn: Iterable[SampledToken],
-    numbers: Iterable[float],
+    ids: ReadOnlySequence[int],
+    numbers: ReadOnlySequence[float],
+    drawn: Iterable[SampledToken] | None,
     result: StepResult,
 ) -> None:
     """Add the chosen tokens to `result`: of each sequence those up to the first that differs from its draft. A row that
     allows no choice is a failure; after a draft, it is left to the next step.
+
+    numbers: the logits of the tokens. drawn: the tokens with their log-probabilities, or None if no row has any.
     """
-    pairs = zip(drawn, numbers, strict=True)
+    special = [at for at in sampling if at.chunk.drafts or at.chunk.sequence.grammar is not None]
+    if not special and all(map(isfinite, numbers)):  # as in nearly every step
+        uids = [at.chunk.sequence.uid for at in sampling]
+        result.tokens.update(zip(uids, [[token_id] for token_id in ids], strict=True))
+        for uid, token in zip(uids, drawn or (), strict=drawn is not None):
+            if token.logprob is not None:
+                result.logprobs[uid] = [TokenLogprobs.of(token.token_id, token.logprob, token.rank, token.top)]
+        return
+    pairs = zip(map(SampledToken, ids) if drawn is None else drawn, numbers, strict=True)
     for at in sampling:
         seq, drafts = at.chunk.sequence, at.chunk.drafts
         chosen: list[SampledToken] = []
@@ -127,6 +143,8 @@ def sampler_rows(chunk: Chunk) -> list[SamplerRow]:
     seq = chunk.sequence
     params = seq.sampling_params
     assert params is not None
+    if seq.grammar is None and not chunk.drafts:
+        return [SamplerRow(params, len(seq.token_ids), seq.token_ids, seq.num_prompt_tokens)]
     grammars = [seq.grammar, *[draft.grammar for draft in chunk.drafts]]
     following = [draft.token_id for draft in chunk.drafts]
     return [

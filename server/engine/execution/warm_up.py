@@ -5,6 +5,7 @@ They include the largest step of serving, so that a server without enough memory
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from lightwell.model.batch import TILE_ROWS, Batch, Span
 from lightwell.model.config import ModelConfig
@@ -94,7 +95,7 @@ def _warm_up_rows(
         # Scores of the longest context in every thread: for single rows, and for rows that share their keys.
         for num_spans, num_rows in ((2 * num_threads(), 1), (1, min(TILE_ROWS, max_model_len))):
             last = _padding_span(max_model_len, depth, cache.block_size, model.config.cross_attention)
-            span = last._replace(token_ids=[0] * num_rows, start=max_model_len - num_rows)
+            span = replace(last, token_ids=[0] * num_rows, start=max_model_len - num_rows)
             model.forward(Batch([span] * num_spans, cache.block_size, model.device), cache)
     if model.head is not None:
         hidden = model.tokens.new_zeros(max_num_seqs, model.config.hidden_size)

@@ -246,8 +246,18 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    outputs: tuple[RequestOutput, ...]
+    """The outputs of one step."""
+
     stats: EngineStats
+    others: tuple[RequestOutput, ...] = ()
+    """All outputs but those of a token and nothing else."""
+    tokens: dict[int, int] = field(default_factory=dict)
+    """The tokens of the requests, by uid, with a token and nothing else from this step."""
+
+    @property
+    def outputs(self) -> tuple[RequestOutput, ...]:
+        """Return all outputs."""
+        return (*[RequestOutput(uid=uid, token_id=token) for uid, token in self.tokens.items()], *self.others)
 
 
 def raise_exit(error: BaseException) -> None:

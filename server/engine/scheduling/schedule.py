@@ -5,7 +5,7 @@ from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field, replace
 
 from lightwell.server.engine.scheduling.capture_budget import StepWork
-from lightwell.server.engine.sequence import UNKNOWN, Chunk, Sequence, SequenceStatus
+from lightwell.server.engine.sequence import NO_STATES, UNKNOWN, Chunk, Sequence, SequenceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Schedule:
         """Return the number of tokens after the first of each decode: forced tokens and drafts."""
         if self.num_tokens == self.num_decodes:
             return 0
-        return sum(chunk.num_tokens for chunk in self.chunks[: self.num_decodes]) - self.num_decodes
+        return sum([chunk.num_tokens for chunk in self.chunks[: self.num_decodes]]) - self.num_decodes
 
     @property
     def num_drafts(self) -> int:
@@ -80,21 +80,25 @@ class Schedule:
             seq = chunk.sequence
             if seq.status is not SequenceStatus.RUNNING:
                 continue
-            needs_sample, end = seq.needs_sample(chunk), chunk.end - len(chunk.drafts)
+            end = chunk.start + chunk.num_tokens - len(chunk.drafts)
             seq.num_computed_tokens = end
-            seq.states = seq.states[1], seq.states[0]  # the next step reads the states that this one writes
+            if seq.states is not NO_STATES:
+                seq.states = seq.states[1], seq.states[0]  # the next step reads the states that this one writes
             seq.captured_upto = max(seq.captured_upto, end)
-            if needs_sample:
+            if end == len(seq.token_ids) < seq.max_num_tokens:
                 seq.token_ids.append(UNKNOWN)
+                seq.awaits_token = True
 
     def retreat(self) -> None:
         """Undo `advance` for a step without a result. Nothing may have been scheduled after it."""
-        for seq, start, *_ in self.chunks:
+        for chunk in self.chunks:
+            seq = chunk.sequence
             if seq.status is SequenceStatus.RUNNING:
-                seq.num_computed_tokens = start
+                seq.num_computed_tokens = chunk.start
                 seq.states = seq.states[1], seq.states[0]
             if seq.status is not SequenceStatus.FINISHED and seq.awaits_token:
                 seq.token_ids.pop()
+                seq.awaits_token = False
 
 
 @dataclass(slots=True)
@@ -136,6 +140,6 @@ class StepPlan:
         return num_tokens
 
     def schedule(self, num_decodes: int, *, has_text: bool, is_background: bool = False) -> Schedule:
-        num_tokens = sum(chunk.num_tokens for chunk in self.chunks)
+        num_tokens = sum([chunk.num_tokens for chunk in self.chunks])
         num_tokens += sum(len(seq.encoder_token_ids) for seq in self.encodes)
         return Schedule(self.chunks, num_tokens, self.encodes, has_text, num_decodes, self.copies, is_background)

@@ -221,7 +221,7 @@ class Scheduler:
         has_text = num_decodes > 0 or any(seq.sampling_params is not None for seq in prefills)
         allowed = self.config.max_capture_tokens if capture_tokens is None else capture_tokens
         step = StepPlan(chunks, allowed if has_text else None)
-        budget = most - sum(chunk.num_tokens for chunk in chunks)
+        budget = most - sum([chunk.num_tokens for chunk in chunks])
         candidates = self._candidates(step, queues, prefills) if budget else []
         if prompt_tokens is not None and not is_background:
             budget = min(budget, prompt_tokens(num_decodes, sum(not seq.only_captures for seq in candidates)))
@@ -276,11 +276,17 @@ class Scheduler:
             tokens = new_tokens.get(seq.uid)
             if (tokens is None) is seq.awaits_token:
                 raise ValueError(f"{seq}: sampled tokens {tokens}, needs_sample {seq.awaits_token}")
-            if tokens is not None:
+            is_plain = tokens is not None and seq.grammar is None and not (chunk.drafts or seq.num_predicted_tokens)
+            if tokens is not None and is_plain:  # as nearly always
+                seq.token_ids[-1] = tokens[0]
+                seq.awaits_token = False
+            elif tokens is not None:
                 seq.take_tokens(tokens, len(chunk.drafts), self.config.takes_forced)
             num_full = seq.num_computed_tokens // block_size
             if publishing and num_full > seq.num_published_blocks and seq.status is SequenceStatus.RUNNING:
                 self.block_manager.publish(seq)
+            if is_plain and len(seq.token_ids) < seq.max_num_tokens and seq.token_ids[-1] not in seq.stopping_ids:
+                continue
             reason = seq.completion()
             if reason is not None:
                 self.finish(seq, reason)
@@ -312,13 +318,19 @@ class Scheduler:
         block_size = self.block_manager.block_size
         num_texts = len(queues.running)
         room = max(0, most - num_texts)
+        switch, drafting = self.config.rotary_switch, self._speculation.mode != "off"
+        drafts: tuple[Draft, ...] = ()
         for seq in list(queues.running):
             if seq.status is not SequenceStatus.RUNNING or len(chunks) >= most:
                 break  # this one and all after it were preempted, or have no place
             num_tokens = len(seq.token_ids)
-            if seq.has_all_work_running:
-                continue
-            if self.config.rotary_start(num_tokens) != seq.rotary_start:
+            if (
+                seq.encoder_is_computed
+                if seq.num_computed_tokens == num_tokens
+                else (seq.awaits_token and num_tokens >= seq.max_num_tokens)
+            ):
+                continue  # a running step completes it, or may do so
+            if switch is not None and self.config.rotary_start(num_tokens) != seq.rotary_start:
                 self._preempt(seq)
                 continue
             # A prompt's last token is no decode: it counts among the tokens that short prompts may overtake.
@@ -326,7 +338,8 @@ class Scheduler:
             if num_forced > len(seq.forced) or num_tokens == seq.num_prompt_tokens:
                 prefills.append(seq)
                 continue
-            drafts = self._drafts(seq, room // 2 - num_forced, num_texts)  # the other half is for prompts
+            if drafting:
+                drafts = self._drafts(seq, room // 2 - num_forced, num_texts)  # the other half is for prompts
             num_tokens = 1 + min(num_forced, room) + len(drafts)
             end = seq.num_computed_tokens + num_tokens
             if len(seq.block_table) * block_size >= end or self._grow(seq, end):

@@ -87,10 +87,10 @@ def test_layers_and_the_last_ones_output_follow_what_is_asked_and_only_complete_
 def test_a_sample_is_taken_only_for_text_and_where_a_chunk_reaches_the_newest_token() -> None:
     seq = sequence(1, PROMPT)
     for start, num_tokens, needs_sample in ((0, 9, False), (0, 10, True), (9, 1, True)):
-        assert seq.needs_sample(Chunk(seq, start, num_tokens)) is needs_sample
+        assert Chunk(seq, start, num_tokens).needs_sample is needs_sample
     for task in (attend(), EmbedTask(), generate(max_tokens=0)):
         seq = sequence(1, PROMPT, task)
-        assert not seq.needs_sample(Chunk(seq, 0, 10))
+        assert not Chunk(seq, 0, 10).needs_sample
 
 
 def test_an_empty_prompt_is_refused_by_name() -> None:

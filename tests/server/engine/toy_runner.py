@@ -184,7 +184,7 @@ class ToyRunner:
         for chunk in schedule.chunks:
             tokens = self._read(chunk)
             num_right = 0
-            if chunk.sequence.needs_sample(chunk):
+            if chunk.needs_sample:
                 end, drafts = len(tokens) - len(chunk.drafts), [draft.token_id for draft in chunk.drafts]
                 drawn = [next_token(tokens[: end + i]) for i in range(len(drafts) + 1)]
                 num_right = next((i for i, token in enumerate(drafts) if token != drawn[i]), len(drafts))

@@ -119,7 +119,7 @@ TENSORS = RequestOutput(uid=5, tensors={each: Array("uint8", (1,), each.encode()
 
 
 @given(values(StepOutput))
-@example(StepOutput(outputs=(TOKEN, LAST_TOKEN, TENSORS, TOKEN), stats=EngineStats()))
+@example(StepOutput(others=(TOKEN, LAST_TOKEN, TENSORS, TOKEN), stats=EngineStats()))
 @settings(max_examples=MAX_EXAMPLES)
 def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
     header, buffers = messages.encode(messages.step_message(sent))
@@ -147,7 +147,7 @@ def test_log_probabilities_of_a_long_prompt_stay_out_of_the_message_and_can_be_r
     """
     sent = (None, *(TokenLogprobs.of(i, -i / 7, 1 + i % 5, ((i, -0.5), (i + 1, -1.5))) for i in range(1, 1000)))
     output = RequestOutput(uid=1, token_id=2, prompt_logprobs=PromptLogprobs.of(sent))
-    step = messages.step_message(StepOutput(outputs=(output, output), stats=EngineStats()))
+    step = messages.step_message(StepOutput(others=(output, output), stats=EngineStats()))
     encoded, buffers = messages.encode(step)
     assert len(encoded) < 600
     message = messages.decode_from_worker(encoded, buffers)
@@ -219,7 +219,7 @@ def test_alternatives_of_a_token_are_no_objects_of_the_garbage_collector() -> No
     """It walks all objects on the event loop, and an answer may hold millions of alternatives."""
     top = tuple((i, -i / 7) for i in range(20))
     sent = [RequestOutput(uid=i, token_id=1, logprobs=TokenLogprobs.of(1, -0.5, 1, top)) for i in range(1000)]
-    encoded, _ = messages.encode(messages.step_message(StepOutput(outputs=tuple(sent), stats=EngineStats())))
+    encoded, _ = messages.encode(messages.step_message(StepOutput(others=tuple(sent), stats=EngineStats())))
     gc.collect()
     gc.disable()
     try:

@@ -49,7 +49,7 @@ def closed_loop(num_clients: int, num_requests: int, apart: float) -> tuple[list
         seconds = step_seconds(schedule.num_decodes, num_prompt_tokens)
         budgets.note(seconds, schedule)
         now += seconds
-        new_tokens = {chunk.sequence.uid: [1] for chunk in schedule.chunks if chunk.sequence.needs_sample(chunk)}
+        new_tokens = {chunk.sequence.uid: [1] for chunk in schedule.chunks if chunk.needs_sample}
         for uid in new_tokens:
             told[uid].append(now)
         for _ in sched.commit(schedule, new_tokens):
