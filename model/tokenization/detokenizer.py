@@ -44,10 +44,9 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """Return the text that becomes final with this token. Ids outside the vocabulary add nothing."""
-        token = self._tokenizer.token(token_id)
-        if token is None or token_id in self._skipped:
+        if token_id in self._skipped:
             return ""
-        text = self._text.push(token_id, token)
+        text = self._text.push(token_id)
         for stage in self._clean_ups:
             text = stage.push(text)
         return text
@@ -72,11 +71,18 @@ class _ByteStream:
     """A stream of tokens that are bytes, decoded with the same replacement rule as a whole text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        self._whole_text = tokenizer.whole_text
         self._bytes_of = tokenizer.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_inside = False
+        """Whether the last character is incomplete."""
 
-    def push(self, token_id: int, _token: str) -> str:
-        return self._decoder.decode(bytes(self._bytes_of(token_id) or ()))
+    def push(self, token_id: int) -> str:
+        if not self._is_inside and (text := self._whole_text(token_id)) is not None:
+            return text
+        text = self._decoder.decode(bytes(self._bytes_of(token_id) or ()))
+        self._is_inside = self._decoder.getstate()[0] != b""
+        return text
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -92,11 +98,15 @@ class _WindowStream:
 
     def __init__(self, tokenizer: Tokenizer, context: list[int]) -> None:
         self._decode = tokenizer.decode_window
+        self._token = tokenizer.token
         self._byte_fallback = tokenizer.byte_fallback
         self._context = context
         self._pending: list[int] = []
 
-    def push(self, token_id: int, token: str) -> str:
+    def push(self, token_id: int) -> str:
+        token = self._token(token_id)
+        if token is None:
+            return ""
         self._pending.append(token_id)
         if self._byte_fallback and fallback_byte(token) is not None:
             # A run of byte tokens is decoded as a whole, to text or to U+FFFD.

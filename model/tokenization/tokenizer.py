@@ -99,6 +99,8 @@ class Tokenizer:
         )
         self.token_bytes = lru_cache(_REMEMBERED_TOKENS)(self._token_bytes)
         """A cached function for the UTF-8 bytes that a token adds inside a text; None for an id that has no token."""
+        self.whole_text = lru_cache(_REMEMBERED_TOKENS)(self._whole_text)
+        """A cached function for these bytes as text; None if a character begins or ends in another token."""
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> "Tokenizer":
@@ -205,6 +207,12 @@ class Tokenizer:
         # In the text of two such tokens, one is at the beginning of the text, and one inside it.
         twice = self.decode_window([token_id, token_id], skip_special_tokens=False)
         return tuple(twice.removeprefix(self._token_string(token_id)).encode())
+
+    def _whole_text(self, token_id: int) -> str | None:
+        try:
+            return bytes(self.token_bytes(token_id) or ()).decode()
+        except UnicodeDecodeError:
+            return None
 
 
 def _run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:

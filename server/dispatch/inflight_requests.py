@@ -66,11 +66,19 @@ class InflightRequests:
         """Pass the outputs of one step of a worker to its requests."""
         is_background = all(handle.cost.is_background for handle in worker.requests.values())
         num_read = step.stats.iteration_tokens if step.stepped and not is_background else 0
+        num_later = 0  # tokens after the first of their requests
+        find = worker.requests.get
         for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
-            handle = worker.requests.get(uid)
-            if handle is not None:  # otherwise it was aborted during the step
+            handle = find(uid)
+            if handle is None:
+                continue  # it was aborted during the step
+            if handle.was_read and not handle.cost.is_background:
+                num_later += 1
+            else:
                 num_read += self._note_token(worker, handle, 0, step.stepped)
-                handle.push_token(token_id)
+            handle.push_token(token_id)
+        worker.num_tokens_left -= num_later
+        num_read -= num_later if step.stepped else 0
         for output in step.outputs:
             handle = worker.requests.get(output.uid)
             if handle is None:

@@ -33,6 +33,17 @@ def error_of(output: RequestOutput) -> ApiError | None:
     return None
 
 
+def adds_to_token(output: RequestOutput) -> bool:
+    """Return whether an output has nothing besides a token, log-probabilities and numbers of drafts."""
+    return (
+        output.finish_reason is None
+        and output.timing is None
+        and not output.tensors
+        and output.prompt_logprobs is None
+        and output.error is None
+    )
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class RequestHandle:
     """A request in flight. Iterate over it for its `RequestOutput`s; the last one has a finish_reason.
@@ -59,9 +70,9 @@ class RequestHandle:
     """Whether the engine has reported the end of the request."""
     timer: asyncio.TimerHandle | None = None
     """The deadline's timer; the client cancels it."""
-    on_token: Callable[[int], bool] | None = None
-    """Called with a token that has no other output while the reader waits; if it returns False, the reader gets the
-    token.
+    on_token: Callable[[int, RequestOutput | None], bool] | None = None
+    """Called with a token that comes while the reader waits, and with its output if that `adds_to_token`; if it returns
+    False, the reader gets the token.
     """
     _is_taken: bool = field(init=False, default=False)
     _is_closed: bool = field(init=False, default=False)
@@ -122,6 +133,9 @@ class RequestHandle:
 
     def push(self, output: RequestOutput) -> None:
         """Add an output; the engine client calls this. An end by deadline, error or abort raises in the iteration."""
+        if output.token_id is not None and adds_to_token(output):
+            self.push_token(output.token_id, output)
+            return
         self.num_generated_tokens += output.token_id is not None
         if output.finish_reason == "deadline":
             self.expire(was_scheduled=output.timing is not None and output.timing.scheduled is not None)
@@ -132,12 +146,12 @@ class RequestHandle:
             self.is_finished = output.finish_reason is not None
             self._wake()
 
-    def push_token(self, token_id: int) -> None:
-        """Add a token that came with nothing else; the engine client calls this."""
+    def push_token(self, token_id: int, output: RequestOutput | None = None) -> None:
+        """Add a token, with its output unless it came with nothing else; the engine client calls this."""
         self.num_generated_tokens += 1
-        is_awaited = self._waiter is not None and not self._waiter.done()
+        waiter, on_token = self._waiter, self.on_token
         try:
-            if is_awaited and self.on_token is not None and self.on_token(token_id):
+            if waiter is not None and on_token is not None and not waiter.done() and on_token(token_id, output):
                 self._charge(1)
                 return
         except BaseException as error:  # only this request fails: the same message has tokens of others
@@ -145,7 +159,7 @@ class RequestHandle:
             logger.exception("a token of request %d could not be handed on", self.uid)
             self._error = EngineError("The server failed on this request; see its log.", code="internal_error")
         else:
-            self._outputs.append(RequestOutput(uid=self.uid, token_id=token_id))
+            self._outputs.append(output or RequestOutput(uid=self.uid, token_id=token_id))
         self._wake()
 
     def expire(self, *, was_scheduled: bool) -> None:

@@ -54,6 +54,7 @@ class ChoiceText:
     ) -> None:
         self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens, kept_ids, exact=exact)
         self._stops = StopMatcher(stop_strings, include_stop)
+        self._has_stops = bool(stop_strings)
         self._last_text = ""
         """The text before the stop string that `take_token` has found."""
         self._include_stop = include_stop
@@ -62,13 +63,15 @@ class ChoiceText:
         self._end_of_text_ids = end_of_text_ids
 
     def take_token(self, token_id: int) -> str | None:
-        """Return the text of a token that came with nothing else; None if a stop string ends in it, and the token must
-        be given to `take`.
+        """Return the text of a token that neither ends the choice nor brings tensors; None if a stop string ends in it,
+        and the token must be given to `take`.
         """
-        text = self._read(self._detokenizer.push(token_id), self.num_tokens + 1)
-        if self._stops.stopped_by is not None:
-            self._last_text = text
-            return None
+        text = self._detokenizer.push(token_id)
+        if self._has_stops:
+            text = self._read(text, self.num_tokens + 1)
+            if self._stops.stopped_by is not None:
+                self._last_text = text
+                return None
         self.num_tokens += 1
         return text
 
@@ -136,9 +139,7 @@ class Run:
         """Yield every piece; the one with a finish_reason is the last. Raises the engine's ApiError."""
         try:
             async for output in self.handle:
-                self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
-                self.num_accepted = max(self.num_accepted, output.num_accepted)
-                self.num_rejected = max(self.num_rejected, output.num_rejected)
+                self._note_counts(output)
                 if output.token_id is not None:
                     self._see_token()
                 self._timing = output.timing or self._timing
@@ -160,34 +161,48 @@ class Run:
             self.close()
 
     def write_tokens(self, writer: BodyWriter, event: TokenEvent) -> None:
-        """Write tokens that come with nothing else as soon as they come, bypassing the iteration: apart from the
-        network, a token costs mostly the tasks that wake for it.
+        """Write tokens as soon as they come, bypassing the iteration: apart from the network, a token costs mostly the
+        tasks that wake for it.
         """
+        take_token, see_token, entry = self.text.take_token, self._see_token, event.entry
 
-        def write(token_id: int) -> bool:
-            if not writer.is_ready or (text := self.text.take_token(token_id)) is None:
+        def write(token_id: int, output: RequestOutput | None) -> bool:
+            logprobs = None if output is None else output.logprobs
+            is_unknown = logprobs is not None and entry is None
+            if is_unknown or not writer.is_ready or (text := take_token(token_id)) is None:
                 return False
-            self._see_token()
+            see_token()
+            if output is not None:
+                self._note_counts(output)
             self.num_written += 1
-            if written := event.of(text):
+            more = None if logprobs is None or entry is None else entry(token_id, logprobs)
+            if written := event.of(text, more):
                 writer.write(written)
             return True
 
         self.handle.on_token = write
 
     def gather_tokens(self, add: Callable[[Piece], None]) -> None:
-        """Hand on tokens that come with nothing else as soon as they come, bypassing the iteration, as `write_tokens`
-        does. The order is kept if `add` also gets each piece of the iteration at once.
+        """Hand on tokens as soon as they come, bypassing the iteration, as `write_tokens` does. The order is kept if
+        `add` also gets each piece of the iteration at once.
         """
 
-        def take(token_id: int) -> bool:
+        def take(token_id: int, output: RequestOutput | None) -> bool:
             if (text := self.text.take_token(token_id)) is None:
                 return False
             self._see_token()
-            add(Piece(text=text, token_ids=(token_id,)))
+            if output is not None:
+                self._note_counts(output)
+            logprobs = () if output is None or output.logprobs is None else (output.logprobs,)
+            add(Piece(text=text, token_ids=(token_id,), logprobs=logprobs))
             return True
 
         self.handle.on_token = take
+
+    def _note_counts(self, output: RequestOutput) -> None:
+        self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
+        self.num_accepted = max(self.num_accepted, output.num_accepted)
+        self.num_rejected = max(self.num_rejected, output.num_rejected)
 
     def _see_token(self) -> None:
         now = time.monotonic()

@@ -22,6 +22,7 @@ from lightwell.server.generation.sampling import sampling_params
 from lightwell.server.generation.served_model import ServedModel
 from lightwell.server.generation.submission import Arrived, Job, Started, begin, token_writer
 from lightwell.server.http.connection import BodyWriter
+from lightwell.server.http.sse import TokenEvent
 from lightwell.server.schemas.chat_templates import THINKING_SWITCHES
 from lightwell.server.schemas.thinking import EFFORT_BUDGETS
 
@@ -94,11 +95,9 @@ class Conversation:
         """Return whether all text is content: nothing is read out of it."""
         return self.job.new_parser is TaggedText
 
-    def token_writer(
-        self, chunk: Callable[[str], dict[str, Any]], name: str | None = None
-    ) -> Callable[[BodyWriter], None] | None:
+    def token_writer(self, event: TokenEvent) -> Callable[[BodyWriter], None] | None:
         """Return `server.generation.submission.token_writer`'s way past the pieces, or None where there is none."""
-        return token_writer(self.started, chunk, name) if self.is_plain else None
+        return token_writer(self.started, event) if self.is_plain else None
 
     async def pieces(self) -> AsyncIterator[ChatPiece]:
         """Yield the pieces of every choice until its end. Raises the engine's ApiError."""

@@ -61,6 +61,10 @@ class LegacyLogprobs:
                 fields[name].append(_items(values))
         return fields
 
+    def entry(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, list[Any]]:
+        """Return the entries of the next token."""
+        return self._piece([token_id], [logprobs])
+
     def _piece(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, list[Any]]:
         strings = self.tokenizer.token_strings(token_ids)
         offsets = []
@@ -96,12 +100,14 @@ class LegacyLogprobs:
 async def chat_entries(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> list[orjson.Fragment]:
     """Return the `content` list of a chat choice's logprobs."""
     return [
-        _items([_chat_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
+        _items([chat_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
         async for piece in _pieces(len(logprobs))
     ]
 
 
-def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dict[str, Any]:
+def chat_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dict[str, Any]:
+    """Return an entry of `chat_entries`."""
+
     def one(token_id: int, logprob: float) -> dict[str, Any]:
         (string,) = tokenizer.token_strings([token_id])
         return {"token": string, "logprob": _finite(logprob), "bytes": tokenizer.token_bytes(token_id)}

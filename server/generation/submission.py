@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from msgspec import structs
 
@@ -243,17 +242,13 @@ async def _from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived
     return rest()
 
 
-def token_writer(
-    started: Started, chunk: Callable[[str], dict[str, Any]], name: str | None = None
-) -> Callable[[BodyWriter], None] | None:
-    """Return what `EventStream` calls when each token of the only choice brings text and nothing else, or None: it
-    writes `chunk` of the text, as JSON, in events of this name.
-
-    A token with log-probabilities brings more than text.
+def token_writer(started: Started, event: TokenEvent) -> Callable[[BodyWriter], None] | None:
+    """Return what `EventStream` calls to write each token of the only choice as this event, or None for several choices
+    and for tensors.
     """
     if len(started.runs) > 1 or started.rows is not None:
         return None
-    return partial(started.runs[0].write_tokens, event=TokenEvent(chunk(TokenEvent.TEXT), name))
+    return partial(started.runs[0].write_tokens, event=event)
 
 
 @dataclass

@@ -7,6 +7,7 @@ must free the engine's slot. Independent of the contents of the events.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import orjson
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+_SHORT = 32
+"""Length of the texts whose JSON is not remembered: few tokens have so many characters."""
 _BREAKS = tuple((char.encode(), b"\\u%04x" % ord(char)) for char in "\u0085\u2028\u2029")
 
 
@@ -50,17 +53,35 @@ def event(data: bytes, name: str | None = None) -> bytes:
     return (b"" if name is None else b"event: %b\n" % name.encode()) + b"data: " + one_line(data) + b"\n\n"
 
 
+@lru_cache(1 << 16)
+def _text_json(text: str) -> bytes:
+    return one_line(orjson.dumps(text))
+
+
 class TokenEvent:
-    """A token's event that differs from the next one's only in its text: everything but the text is made once."""
+    """A token's event that differs from the next one's only in its text, and in its entry of log-probabilities:
+    everything else is made once.
+    """
 
     TEXT = "\0"
     """Placeholder for the text in the chunk that is passed in; no name or id holds it."""
+    ENTRY = "\1"
+    """Placeholder for the entry, after the text."""
 
-    def __init__(self, chunk: dict[str, Any], name: str | None = None) -> None:
-        self._before, self._after = event(orjson.dumps(chunk), name).split(orjson.dumps(self.TEXT))
+    def __init__(
+        self, chunk: dict[str, Any], name: str | None = None, entry: Callable[[int, Any], Any] | None = None
+    ) -> None:
+        """entry: returns the entry, for JSON, of a token and its log-probabilities; the chunk then has its place."""
+        self.entry = entry
+        self._before, rest = event(orjson.dumps(chunk), name).split(orjson.dumps(self.TEXT))
+        self._between, *self._after = rest.split(orjson.dumps(self.ENTRY))
 
-    def of(self, text: str) -> bytes:
-        return self._before + one_line(orjson.dumps(text)) + self._after
+    def of(self, text: str, entry: Any = None) -> bytes:
+        """Return the event of a text; `entry` is written only where the chunk has a place for it."""
+        json = _text_json(text) if len(text) < _SHORT else one_line(orjson.dumps(text))
+        if not self._after:
+            return self._before + json + self._between
+        return b"".join((self._before, json, self._between, one_line(orjson.dumps(entry)), *self._after))
 
 
 def error_event(error: ApiError) -> bytes:

@@ -19,6 +19,7 @@ from lightwell.server.config.settings import Settings
 from lightwell.server.dispatch.admission import Admission
 from lightwell.server.dispatch.lora_registry import LoraRegistry
 from lightwell.server.dispatch.request_context import RequestContext
+from lightwell.server.dispatch.request_handle import adds_to_token
 from lightwell.server.engine.messages.outputs import (
     Array,
     EngineInfo,
@@ -95,7 +96,7 @@ class FakeHandle:
         self.is_closed = False
         self.was_aborted = False
         self.num_read = 0
-        self.on_token: Callable[[int], bool] | None = None
+        self.on_token: Callable[[int, RequestOutput | None], bool] | None = None
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
         return self
@@ -108,7 +109,9 @@ class FakeHandle:
             self.num_read += 1
             output = self._outputs.popleft()
             token_id = output.token_id
-            if token_id is None or not is_bare(output) or self.on_token is None or not self.on_token(token_id):
+            if token_id is None or not adds_to_token(output) or self.on_token is None:
+                return output
+            if not self.on_token(token_id, None if is_bare(output) else output):
                 return output
         if self.is_closed:
             raise StopAsyncIteration

@@ -17,7 +17,7 @@ from lightwell.server.generation.conversation import ChatPiece, Conversation, be
 from lightwell.server.generation.served_model import ServedModel
 from lightwell.server.generation.supported_routes import check_route
 from lightwell.server.http.error_shapes import error_json
-from lightwell.server.http.sse import EventStream, event, unless_disconnected
+from lightwell.server.http.sse import EventStream, TokenEvent, event, unless_disconnected
 from lightwell.server.schemas.anthropic.messages import (
     CountTokensAnswer,
     CountTokensRequest,
@@ -101,7 +101,8 @@ class _Answer:
     def stream(self) -> Response:
         """Return the message as a stream of events."""
         begun = self._begin_content()
-        direct = self._conversation.token_writer(lambda text: self._content.delta("text", text), "content_block_delta")
+        delta = TokenEvent(self._content.delta("text", TokenEvent.TEXT), "content_block_delta")
+        direct = self._conversation.token_writer(delta)
         record = current_request().record
         request_id = None if record is None else record.request_id
         return EventStream(

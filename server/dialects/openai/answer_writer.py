@@ -1,17 +1,18 @@
 """The fields that both of OpenAI's text routes have: of their bodies, and of their answers and chunks."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import orjson
 
 from lightwell.server.dialects.responses import model_name, new_answer_id
+from lightwell.server.engine.messages.outputs import TokenLogprobs
 from lightwell.server.generation.prompts.prompt import Prompt
 from lightwell.server.generation.request import shared_fields
 from lightwell.server.generation.served_model import ServedModel
 from lightwell.server.generation.submission import Job, Started
-from lightwell.server.http.sse import DONE, event
+from lightwell.server.http.sse import DONE, TokenEvent, event
 from lightwell.server.schemas.generation import GenerationFields
 
 
@@ -77,6 +78,11 @@ class AnswerWriter:
             drafts = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
             usage["completion_tokens_details"] = drafts
         return usage
+
+    def token_event(self, choice: dict[str, Any], entry: Callable[[int, TokenLogprobs], Any] | None) -> TokenEvent:
+        """Return the event of a choice's token; `entry` returns its log-probabilities if the request wants them."""
+        place = {} if entry is None else {"logprobs": TokenEvent.ENTRY}
+        return TokenEvent(self.stream_chunk([choice | place]), entry=entry)
 
     def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self.head(self.CHUNK), **self._usage_so_far(), "choices": choices}

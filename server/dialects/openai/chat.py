@@ -16,11 +16,11 @@ from lightwell.server.generation.acceptance import accept
 from lightwell.server.generation.choices import Piece
 from lightwell.server.generation.context import AppContext
 from lightwell.server.generation.conversation import Answered, ChatPiece, Conversation, begin_conversation
-from lightwell.server.generation.logprobs import chat_entries, ranked_entries
+from lightwell.server.generation.logprobs import chat_entries, chat_entry, ranked_entries
 from lightwell.server.generation.prompts.field_names import FieldNames
 from lightwell.server.generation.request import ChatRequest
 from lightwell.server.generation.served_model import ServedModel
-from lightwell.server.http.sse import EventStream, event, unless_disconnected
+from lightwell.server.http.sse import EventStream, TokenEvent, event, unless_disconnected
 from lightwell.server.http.tensor_formats import JsonArray
 from lightwell.server.http.turns import in_turns
 from lightwell.server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
@@ -47,11 +47,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         writer = _ChatWriter(conversation, body)
         direct = None
         if writer.may_write_tokens:
-            direct = conversation.token_writer(
-                lambda text: writer.stream_chunk(
-                    [writer.choice(ChatPiece(0, MessageDelta(content=text), None, Piece()))]
-                )
-            )
+            direct = conversation.token_writer(writer.event_of_tokens())
         return EventStream(_events(writer, reasons), conversation.close, direct)
 
 
@@ -140,6 +136,14 @@ class _ChatWriter(AnswerWriter):
             "finish_reason": piece.finish_reason,
             "stop_reason": piece.piece.stop_reason,
         }
+
+    def event_of_tokens(self) -> TokenEvent:
+        """Return the event of each token after the first, if all text is content."""
+        choice = self.choice(ChatPiece(0, MessageDelta(content=TokenEvent.TEXT), None, Piece()))
+        return self.token_event(choice, None if self.body.num_logprobs is None else self._entry)
+
+    def _entry(self, _: int, logprobs: TokenLogprobs) -> dict[str, Any]:
+        return {"content": [chat_entry(self.model.tokenizer, logprobs, self.body.num_logprobs or 0)]}
 
     def _delta(self, delta: MessageDelta) -> dict[str, Any]:
         written: dict[str, Any] = {}

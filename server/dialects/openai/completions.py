@@ -10,6 +10,7 @@ from starlette.responses import Response
 from lightwell.model.tokenization.detokenizer import Detokenizer
 from lightwell.server.dialects.openai.answer_writer import AnswerWriter, prompt_ids, text_fields
 from lightwell.server.dialects.responses import large_response
+from lightwell.server.engine.messages.outputs import TokenLogprobs
 from lightwell.server.generation.acceptance import accept
 from lightwell.server.generation.attention_rows import prompt_rows
 from lightwell.server.generation.choices import Piece
@@ -20,7 +21,7 @@ from lightwell.server.generation.prompts.prompt import Prompt
 from lightwell.server.generation.request import PromptRequest
 from lightwell.server.generation.served_model import ServedModel
 from lightwell.server.generation.submission import Arrived, Collected, Job, Started, begin, collect, start, token_writer
-from lightwell.server.http.sse import EventStream, event, unless_disconnected
+from lightwell.server.http.sse import EventStream, TokenEvent, event, unless_disconnected
 from lightwell.server.http.tensor_formats import JsonArray
 from lightwell.server.http.turns import in_turns
 from lightwell.server.schemas.generation import CompletionAnswer, CompletionRequest
@@ -47,7 +48,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         writer = _CompletionWriter(model, body, jobs, started)
         direct = None
         if writer.may_write_tokens:
-            direct = token_writer(started, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
+            direct = token_writer(started, writer.event_of_tokens())
         return EventStream(_events(writer, arrivals), started.close, direct)
 
 
@@ -103,6 +104,14 @@ class _CompletionWriter(AnswerWriter):
             "finish_reason": piece.finish_reason,
             "stop_reason": piece.stop_reason,
         }
+
+    def event_of_tokens(self) -> TokenEvent:
+        """Return the event of each token after the first."""
+        choice = self.choice(0, Piece(text=TokenEvent.TEXT))
+        return self.token_event(choice, None if self.body.logprobs is None else self._entry)
+
+    def _entry(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
+        return self._legacy[0].entry(token_id, logprobs)
 
     def _prompt(self, index: int) -> Prompt:
         return self.jobs[index // (self.body.n or 1)].prompt

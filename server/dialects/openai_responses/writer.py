@@ -5,7 +5,6 @@ Both come from the same items, so that a stream's last event equals the whole an
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -74,9 +73,7 @@ class ResponseWriter:
 
     def token_writer(self) -> Callable[[BodyWriter], None] | None:
         """Return the function that writes tokens past the pieces, or None if they may bring more than text."""
-        if self._conversation.token_writer(lambda text: {"delta": text}) is None:
-            return None
-        return partial(self._conversation.started.runs[0].write_tokens, event=_Delta(self))
+        return self._conversation.token_writer(_Delta(self))
 
     def add_text(self, text: str) -> bytes:
         """Add a token's text to the message, and return its events: none without text."""
@@ -215,10 +212,12 @@ class ResponseWriter:
 class _Delta(TokenEvent):
     """The event of a token's text, which counts on from the one before it."""
 
+    entry = None
+
     def __init__(self, writer: ResponseWriter) -> None:
         self._writer = writer
 
-    def of(self, text: str) -> bytes:
+    def of(self, text: str, entry: Any = None) -> bytes:
         return self._writer.add_text(text)
 
 

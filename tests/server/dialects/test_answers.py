@@ -211,7 +211,13 @@ async def both_ways(folder: Path, engine: FakeEngine, path: str, body: dict[str,
     return ways
 
 
-@pytest.mark.parametrize(("path", "body"), [COMPLETION, CHAT], ids=["completion", "chat"])
+WITH_LOGPROBS = [
+    (COMPLETION[0], {**COMPLETION[1], "logprobs": 2}),
+    (CHAT[0], {**CHAT[1], "logprobs": True, "top_logprobs": 2}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), [COMPLETION, CHAT, *WITH_LOGPROBS])
 async def test_a_stream_is_the_same_whoever_writes_its_tokens(path: str, body: dict[str, Any], tmp_path: Path) -> None:
     engine = FakeEngine(script=SCRIPT)
     written, sent = await both_ways(tmp_path, engine, path, body)

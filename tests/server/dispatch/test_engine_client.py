@@ -68,26 +68,28 @@ async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
     handle = await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate(9)), RequestContext())
-    taken: list[int] = []
+    taken: list[tuple[int, TokenLogprobs | None]] = []
 
-    def take(token_id: int) -> bool:
+    def take(token_id: int, output: RequestOutput | None) -> bool:
         is_wanted = token_id < 100
         if is_wanted:
-            taken.append(token_id)
+            taken.append((token_id, output and output.logprobs))
         return is_wanted
 
     worker.step(RequestOutput(uid=handle.uid, token_id=1))  # no reader waits yet
     await until(lambda: handle.num_generated_tokens == 1)
     handle.on_token = take
     reading = asyncio.create_task(outputs_of(handle))
-    worker.step(RequestOutput(uid=handle.uid, token_id=2, logprobs=TokenLogprobs.of(2, -0.5, 1)))  # comes with more
+    array = Array("float32", (1,), bytes(4))
+    worker.step(RequestOutput(uid=handle.uid, token_id=2, tensors={"attention": array}))  # comes with more
     await until(lambda: handle.num_generated_tokens == 2)
-    for token_id in (3, 4, 100):
-        worker.step(RequestOutput(uid=handle.uid, token_id=token_id))
+    scored = TokenLogprobs.of(4, -0.5, 1)
+    for token_id, logprobs in ((3, None), (4, scored), (100, None)):
+        worker.step(RequestOutput(uid=handle.uid, token_id=token_id, logprobs=logprobs))
     await until(lambda: handle.num_generated_tokens == 5)
     worker.step(RequestOutput(uid=handle.uid, token_id=5, finish_reason="length"))
     assert [output.token_id for output in await reading] == [1, 2, 100, 5]
-    assert taken == [3, 4]
+    assert taken == [(3, None), (4, scored)]
 
 
 @pytest.mark.parametrize("error", [KeyError(1), PanicException("a library in Rust panicked")])
@@ -98,7 +100,7 @@ async def test_what_cannot_take_a_token_costs_its_own_request_alone(
     reading = asyncio.create_task(outputs_of(broken))
     await asyncio.sleep(0)
 
-    def stumble(token_id: int) -> bool:
+    def stumble(token_id: int, output: RequestOutput | None) -> bool:
         raise error
 
     broken.on_token = stumble

@@ -113,7 +113,9 @@ async def test_pieces_written_past_the_application_stand_between_its_own() -> No
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"one ", "more_body": True})
         assert writer.is_ready
-        writer.write(b"two ")
+        writer.write(b"tw")
+        writer.write(b"o ")
+        await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"three", "more_body": False})
         assert not writer.is_ready
 
@@ -129,6 +131,7 @@ async def test_no_more_is_written_past_the_application_than_the_client_takes() -
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while writer.is_ready:
             writer.write(bytes(1 << 16))
+            await asyncio.sleep(0)
         paused.set()
         await send({"type": "http.response.body", "body": b"the end", "more_body": False})  # waits for the client
 
