@@ -40,8 +40,11 @@ class RelayedRequest(RequestHandle):
     sender_uid: int = field(init=False)
     """Its uid in the API process."""
 
-    def push_token(self, token_id: int) -> None:
-        """Send a token that came with nothing else."""
+    def push_token(self, token_id: int, output: RequestOutput | None = None) -> None:
+        """Send a token, with its output unless it came with nothing else."""
+        if output is not None:
+            self.push(output)
+            return
         self.num_generated_tokens += 1
         self._charge(1)
         self.relay.add_token(self.sender_uid, token_id)
