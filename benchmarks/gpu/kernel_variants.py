@@ -21,6 +21,7 @@ from lightwell.model.kernels.cuda import (
     packed_rows,
     paged_attention,
     quantize_rows,
+    recurrences,
     rotate_and_store,
     row_max,
 )
@@ -70,6 +71,7 @@ def variants() -> Iterator[Variant]:
                 yield from _grouped_matmul(float_type, *of_format)
         yield _join(float_type)
         yield from _experts(float_type)
+        yield from _recurrences(float_type)
         yield _quantize_rows(float_type)
         yield from _row_max(float_type)
     for float_types, group, dim, block_size, what in ATTENTION:
@@ -228,6 +230,19 @@ def _expert_product(float_type: str, tile: matmul.Tile) -> Variant:
         multiples_of_16=frozenset({"x_distance", "N", "K"}),
         fuses_multiply_add=True,
     )
+
+
+def _recurrences(float_type: str) -> Iterator[Variant]:
+    spans = dict.fromkeys(("first_rows", "counts", "reads", "writes"), "*i32") | dict.fromkeys(("distance", "T"), "i32")
+    types = spans | dict.fromkeys(("x", "kept", "out"), f"*{float_type}") | dict.fromkeys(("taps", "bias"), "*fp32")
+    for channels, num_kept, is_gated in ((1024, 2, True), (6144, 3, False)):
+        sizes: dict[str, object] = {"C": channels, "N": num_kept, "IS_GATED": is_gated, "BLOCK": 256}
+        yield Variant(recurrences.convolve_kernel, f"{float_type} C {channels}", types, sizes, num_warps=2)
+    types = spans | dict.fromkeys(("convolved", "wide", "norm_weight", "out"), f"*{float_type}")
+    types |= dict.fromkeys(("memory", "rates", "step_biases"), "*fp32")
+    types |= dict.fromkeys(("scale", "unit_eps", "norm_eps"), "fp32")
+    sizes = {"K": 16, "V": 32, "KD": 128, "VD": 128, "KEYS": 128, "VALUES": 128, "NORM": "rms"}
+    yield Variant(recurrences.delta_kernel, f"{float_type} k 128, v 128", types, sizes, num_warps=16)
 
 
 def _experts(float_type: str) -> Iterator[Variant]:

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from lightwell.model.batch import Batch
 from lightwell.model.kernels.cuda.attention_shapes import TILE_ROWS
-from lightwell.model.kernels.cuda.paged_keys import PagedKeys
+from lightwell.model.kernels.cuda.paged_keys import PagedKeys, StateSpans
 from lightwell.model.layers.rope import rotary_rows
 
 _OF_ROWS = ("token_ids", "positions", "rotary_rows", "slots", "row_slots", "pattern_starts", "pattern_strides")
-_OF_SPANS = ("lengths", "table_starts", "cross_lengths", "cross_starts")
+_OF_STATES = ("first_rows", "row_counts", "state_reads", "state_writes")
+_OF_SPANS = ("lengths", "table_starts", "cross_lengths", "cross_starts", *_OF_STATES)
 _TILE = 3
 """Numbers of a tile: its span, its first row and its number of rows."""
 _ALIGNED = 4
@@ -119,6 +120,14 @@ class Packing:
         arrays["lengths"][:num_spans] = batch.lengths_array
         arrays["lengths"][num_spans:] = 0
         arrays["table_starts"][:num_spans] = np.arange(num_spans) * tables.shape[1]
+        # Padding of decodes has rows, too, so that all rows get numbers; it writes the state 0, which is not used.
+        arrays["row_counts"][num_spans:] = 0 if self.shape.long else 1
+        arrays["row_counts"][:num_spans] = np.diff(batch.first_rows)
+        arrays["first_rows"][:] = np.arange(self.shape.spans)
+        arrays["first_rows"][:num_spans] = batch.first_rows[:-1]
+        arrays["state_reads"][num_spans:], arrays["state_writes"][num_spans:] = -1, 0
+        arrays["state_reads"][:num_spans] = [-1 if span.start == 0 else span.states[0] for span in batch.spans]
+        arrays["state_writes"][:num_spans] = [span.states[1] for span in batch.spans]
         tail[: tables.size] = tables.ravel()
         end = tables.size
         arrays["cross_lengths"][:] = 0
@@ -213,6 +222,13 @@ class DeviceBatch:
         kind = "cross" if is_cross else "table"
         lengths = self._arrays["cross_lengths" if is_cross else "lengths"]
         return PagedKeys(self.tail, self._arrays[f"{kind}_starts"], lengths, self.positions, causal, window)
+
+    @property
+    def state_spans(self) -> StateSpans:
+        """Return the rows and states of the spans."""
+        first_rows, counts, reads, writes = (self._arrays[name] for name in _OF_STATES)
+        are_single = len(self.long_tiles) == 0
+        return StateSpans(first_rows, counts, reads, writes, are_single, has_loose_rows=self.has_loose_rows)
 
     def tiles_of(self, num_rows: int) -> tuple[Tensor, Tensor]:
         """Return the single and the long tiles of the first `num_rows` rows, which are whole spans."""

@@ -22,13 +22,16 @@ from lightwell.model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
 from lightwell.model.kernels.cuda.experts import ExpertWeights, Pairs
 from lightwell.model.kernels.cuda.gate import gated
 from lightwell.model.kernels.cuda.paged_keys import Arrivals, PatternRows
+from lightwell.model.kernels.cuda.recurrences import apply_delta, convolve
 from lightwell.model.kernels.cuda.rotate_and_store import rotate_and_store
 from lightwell.model.kernels.cuda.token_ids import known_tokens
 from lightwell.model.kernels.program.steps import (
     AddRows,
+    ApplyDelta,
     Attend,
     ChooseExperts,
     CombineExperts,
+    Convolve,
     EnterHeads,
     EnterQueries,
     GateAside,
@@ -61,8 +64,11 @@ from lightwell.model.network.sublayers import SelfAttention
 
 STREAM, NORMED, WIDE, MIXED, ASIDE, OUT = (Register(n) for n in range(6))
 _OF_HEADS = EnterHeads | EnterQueries | Attend | GateHeads
+_OF_STATES = Convolve | ApplyDelta
 _OF_EXPERTS = ChooseExperts | MultiplyExperts | CombineExperts | GateAside
-_SUPPORTED = NormRows | Multiply | _OF_HEADS | GateRows | GateTokens | AddRows | JoinRows | ScaleRows | _OF_EXPERTS
+_SUPPORTED = (
+    NormRows | Multiply | _OF_HEADS | _OF_STATES | GateRows | GateTokens | AddRows | JoinRows | ScaleRows | _OF_EXPERTS
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -170,11 +176,11 @@ class GpuProgram:
         self._writes = [
             [
                 next(n for n in range(start, len(steps)) if isinstance(steps[n][1], kinds))
-                for kinds in (EnterHeads | EnterQueries, Attend)
+                for kinds in (EnterHeads | EnterQueries | _OF_STATES, Attend | _OF_STATES)
             ]
             for start in self._layers[:-1]
         ]
-        """The launches of each layer that write keys, and patterns."""
+        """The launches of each layer that write keys or states, and patterns."""
         has_norm = any(isinstance(step, NormRows) and step.target == OUT for step in program.steps[-1:])
         self._result = OUT if has_norm else STREAM
 
@@ -263,6 +269,8 @@ class GpuProgram:
                 return partial(self._enter, step)
             case Attend():
                 return partial(self._attend, step, AttentionRule(step.scale, step.softcap, step.bias, step.sinks))
+            case Convolve() | ApplyDelta():
+                return partial(_advance, step)
             case GateHeads(key_range):
                 heads = self._heads[key_range][1]
                 return partial(_gate_heads, heads.num_heads * heads.dim)
@@ -359,6 +367,17 @@ def _norm(norm: NormWeights, source: Register, target: Register, step: _Pass) ->
 
 def _multiply(linear: Linear, source: Register, target: Register, step: _Pass) -> None:
     step.registers[target] = linear(step.registers[source])
+
+
+def _advance(own: Convolve | ApplyDelta, step: _Pass) -> None:
+    """MIXED = the output of a layer with states, which are written."""
+    wide, states, spans = step.registers[WIDE], step.caches[own.layer].states, step.inputs.state_spans
+    assert states is not None
+    if isinstance(own, Convolve):
+        step.registers[MIXED] = convolve(wide, own, states.inputs, spans)
+    else:
+        assert states.memory is not None
+        step.registers[MIXED] = apply_delta(wide, own, states.inputs, states.memory, spans)
 
 
 def _gate(own: GateRows, step: _Pass) -> None:

@@ -28,7 +28,7 @@ def _sigmoid(x):
 
 
 @triton.jit
-def _activated(x, ACTIVATION: tl.constexpr):
+def activated(x, ACTIVATION: tl.constexpr):
     """Return the activation of x in float32."""
     if ACTIVATION == "silu":
         return x * _sigmoid(x)
@@ -57,16 +57,16 @@ def gated_kernel(
     y = tl.load(up + row * up_distance + column, mask=column < ff, other=0.0).to(tl.float32)
     if IS_CLAMPED:
         x, y = tl.minimum(x, limit) * alpha, (tl.clamp(y, -limit, limit) + 1.0) / alpha
-        product = rounded(_activated(x, ACTIVATION) * y, dtype)
+        product = rounded(activated(x, ACTIVATION) * y, dtype)
     else:
-        product = rounded(rounded(_activated(x, ACTIVATION), dtype) * y, dtype)
+        product = rounded(rounded(activated(x, ACTIVATION), dtype) * y, dtype)
     tl.store(out + row * ff + column, product.to(dtype), mask=column < ff)
 
 
 def gated(
     gate: Tensor, up: Tensor, activation: Activation | Literal["sigmoid"], clamps: ClampedGate | None = None
 ) -> Tensor:
-    """Return activation(gate) * up [R, ff] of gate and up [R, ff]. Rows may be slices of wider rows.
+    """Return activation(gate) * up [R, ff] of gate and up [R, ff], whose rows may be slices of wider rows.
 
     The activation is computed in float32 and rounded to the dtype before the product, which is rounded again. With
     `clamps` (gpt-oss) the product is activation(alpha min(gate, limit)) * (clamp(up) + 1) / alpha, rounded once.

@@ -1,4 +1,4 @@
-"""Arguments of the attention kernels on a GPU: visible keys, places of patterns, and room for sums between kernels.
+"""Arguments of kernels on a GPU: visible keys, states, places of patterns, and room for sums between kernels.
 
 Axes: T rows, H query heads, D head dimension.
 """
@@ -45,6 +45,26 @@ class PatternRows:
     """[T] int32: the distance between two slots of a row."""
     out: Tensor
     """[n] float32, fewer than 2**31."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateSpans:
+    """The rows and states of the spans, [span] int32 each; padding has no rows."""
+
+    first_rows: Tensor
+    counts: Tensor
+    """The numbers of rows."""
+    reads: Tensor
+    """The states before the step, or -1 at position 0."""
+    writes: Tensor
+    are_single: bool
+    """True if no span has several rows."""
+    has_loose_rows: bool
+    """True if some rows may be outside of all spans."""
+
+    def room(self, num_rows: int, width: int, like: Tensor) -> Tensor:
+        """Return room for rows [T, width] of the dtype of `like`; rows outside of all spans are 0."""
+        return (like.new_zeros if self.has_loose_rows else like.new_empty)(num_rows, width)
 
 
 class Arrivals:

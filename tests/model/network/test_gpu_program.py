@@ -19,7 +19,7 @@ from tests.server.engine.driving import load
 
 pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
 BLOCK = 16
-FEW = ("gpt2", "gpt_oss", "qwen2_moe")
+FEW = ("gpt2", "gpt_oss", "qwen2_moe", "lfm2", "qwen3_5")
 MORE = ("gemma3", "gemma4-e2b", "gemma4-experts", "gpt_neox", "granite4-experts", "olmo2", "opt-post", "phi3-long")
 
 

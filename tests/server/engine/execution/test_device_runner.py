@@ -5,6 +5,7 @@ Without a GPU Triton interprets the kernels, and the functions of a graph are ca
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,10 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8, 16))
 
 
-def _crowd() -> list[EngineRequest]:
+def _crowd(layers: Sequence[int] = (0, 1)) -> list[EngineRequest]:
     """Return requests with prompts of all lengths: greedy, sampled, with edits, log-probabilities and captures. The
     last two are a long answer and a short prompt that arrives at `LATE_STEP`, when only the long answer still runs:
-    there is at least one mixed step.
+    there is at least one mixed step. layers: the layers with attention.
     """
     options: list[dict[str, Any]] = [
         {"temperature": 0.9, "top_p": 0.95, "logprobs": 2},
@@ -73,7 +74,7 @@ def _crowd() -> list[EngineRequest]:
         prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.choice([1, 2, random.randrange(3, 20)]))]
         looking = None
         if uid in (0, 3, 5):
-            pairs = tuple((random.randrange(2), random.randrange(2)) for _ in range(random.randint(1, 5)))
+            pairs = tuple((random.choice(layers), random.randrange(2)) for _ in range(random.randint(1, 5)))
             kind: AttentionKind = "scores" if uid == 5 else "pattern"  # attention does not write scores
             dtype: CaptureDtype = "float16" if uid == 0 else "float32"
             looking = AttentionCapture(pairs=pairs, kind=kind, top_k=(None, 3)[uid == 3], dtype=dtype)
@@ -136,7 +137,7 @@ def test_any_traffic_is_answered_as_by_plain_torch(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, model = _one_with_a_step_of_its_own(names, tmp_path)
-    crowd = _crowd()
+    crowd = _crowd(model.config.attention_layers)
     arrivals = [*sorted(random.randrange(5) for _ in crowd[2:]), 5, LATE_STEP]
     options: dict[str, Any] = {"num_blocks": 40, "block_size": 16, "max_num_seqs": 4, "max_num_batched_tokens": 24}
     plain = load(folder, device=DEVICE, kernels=KernelConfig("torch"))
