@@ -66,7 +66,7 @@ def gated_kernel(
 def gated(
     gate: Tensor, up: Tensor, activation: Activation | Literal["sigmoid"], clamps: ClampedGate | None = None
 ) -> Tensor:
-    """Return activation(gate) * up [R, ff] of gate and up [R, ff], whose rows may be slices of wider rows.
+    """Return activation(gate) * up [R, ff] of gate and up [R, ff]. Rows may be slices of wider rows.
 
     The activation is computed in float32 and rounded to the dtype before the product, which is rounded again. With
     `clamps` (gpt-oss) the product is activation(alpha min(gate, limit)) * (clamp(up) + 1) / alpha, rounded once.
