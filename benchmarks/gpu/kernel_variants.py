@@ -326,8 +326,8 @@ def _grouped_matmul(
     types = {"codes": "*u8", "scales": scales}
     kinds = {"high": "*u8", "mins": "*fp16", "scale_factors": "*i8", "min_factors": "*u8", "zeros": "*i8"}
     types |= {each: kind for each, kind in kinds.items() if each in what.split()}
-    constants: dict[str, object] = {"BITS": bits, "LOWEST": lowest, "SIZE": group, "SUPERBLOCK": superblock}
-    constants["VALUES"] = (0x57F2A901, 0x71C3B2D4, 0x1F2E3D4C, 0x5B6A7988) if "values" in what else None
+    values = (0x57F2A901, 0x71C3B2D4, 0x1F2E3D4C, 0x5B6A7988) if "values" in what else None
+    constants: dict[str, object] = {"FORM": (bits, lowest, values, group, superblock)}
     numbers = ("code_distance", "high_distance", "N", "K")
     yield Variant(
         kernel=grouped_matmul.unpack_kernel,
@@ -348,8 +348,7 @@ def _grouped_matmul(
             types=types | {"x": f"*{float_type}", "out": out} | dict.fromkeys((*own, "start", "R"), "i32"),
             constants=constants
             | {"ROWS": tile.rows, "CHUNKS": tile.chunks, "COLUMNS": tile.columns, "GROUP": matmul.GROUP}
-            | {"IS_WHOLE": True, "WIDEN": False, "IS_PART": is_part}
-            | {"PIECES": 2 if is_part or tile.sums_pieces else 1},
+            | {"IS_WHOLE": True, "WIDEN": False},
             num_warps=tile.num_warps,
             sums_like=f"matmul {float_type}",
             num_stages=tile.num_stages,

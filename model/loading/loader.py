@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from glob import glob
 from pathlib import Path
 
 import torch
@@ -34,6 +35,10 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
+LEAST_CARD = (8, 0)
+"""The lowest compute capability with tensor cores for bfloat16 numbers, which our kernels need."""
+_CARD_FILES = "/dev/nvidia[0-9]*"
+"""The files of NVIDIA's driver, one for each GPU."""
 QUANTIZATIONS: dict[Quantization, tuple[str, ...]] = {
     "none": tuple(DTYPES),
     "int8": ("float32", "bfloat16", "float16"),
@@ -46,13 +51,24 @@ QUANTIZATIONS: dict[Quantization, tuple[str, ...]] = {
 def resolve_device(name: str) -> torch.device:
     """Return the device of a name; "auto" is the first GPU, or the CPU without a GPU.
 
-    Raises ModelLoadError when the device does not exist.
+    Raises ModelLoadError when the device does not exist, when torch cannot use this machine's GPU, and for a GPU that
+    is too old.
     """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    is_there = torch.cuda.is_available()
+    device = torch.device(("cuda" if is_there else "cpu") if name == "auto" else name)
+    if not is_there and device.type == "cuda":
         raise ModelLoadError(f"device is {name!r}, but torch finds no GPU here; use 'cpu' or 'auto'")
+    if not is_there and name == "auto" and torch.version.cuda is not None and (files := glob(_CARD_FILES)):
+        raise ModelLoadError(
+            f"device is 'auto', and this machine has a GPU ({files[0]}) that torch cannot use: the driver may be too "
+            f"old for CUDA {torch.version.cuda}. Update the driver or install another build of torch; 'cpu' is accepted"
+        )
+    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < LEAST_CARD:
+        raise ModelLoadError(
+            f"{torch.cuda.get_device_name(device)} ({device}) has compute capability "
+            f"{'.'.join(map(str, capability))}; {'.'.join(map(str, LEAST_CARD))} and above are accepted: A100, A10, "
+            "L4, RTX 30 and newer. Device 'cpu' is accepted too"
+        )
     return device
 
 

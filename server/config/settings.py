@@ -176,8 +176,11 @@ class Settings:
     threads: int | None = COMPUTE.setting(
         None, types.integer(1), "Compute threads of a worker.", shown_default="one per core; 2 for small models"
     )
-    max_model_len: int | None = COMMON.setting(
-        None, types.integer(1), "Largest sum of prompt and answer tokens.", shown_default="the model's context"
+    max_model_len: int | Literal["auto"] | None = COMMON.setting(
+        None,
+        types.integer_or_auto(1, 10**12),
+        "Largest sum of prompt and answer tokens; auto: as much of the model's context as fits.",
+        shown_default="the model's context",
     )
     chat_template: str | None = MODEL.setting(
         None,

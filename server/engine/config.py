@@ -33,8 +33,10 @@ class EngineConfig:
     """How the matrices of the blocks and of the head are stored: none | int8 | int4 | fp8 (on a GPU)."""
     device: str = "auto"
     """Where the model runs: auto | cpu | cuda | cuda:N."""
-    max_model_len: int | None = None
-    """Most tokens of prompt and answer together; None means the model's own context length."""
+    max_model_len: int | Literal["auto"] | None = None
+    """Most tokens of prompt and answer together; None means the model's own context length, and auto at most as much of
+    it as the KV cache has room for.
+    """
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     """Token budget of one step."""

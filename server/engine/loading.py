@@ -12,6 +12,7 @@ import torch
 
 from lightwell.model.checkpoint.folder import ModelLoadError
 from lightwell.model.checkpoint.registry import read_config
+from lightwell.model.config import ModelConfig
 from lightwell.model.kv_cache import KVCache
 from lightwell.model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from lightwell.model.network.transformer import Transformer
@@ -27,8 +28,8 @@ from lightwell.server.engine.execution.profile_run import ProfileRun
 from lightwell.server.engine.execution.threads import use_threads
 from lightwell.server.engine.execution.warm_up import warm_up
 from lightwell.server.engine.info import log_stored_weights
-from lightwell.server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size
-from lightwell.server.engine.memory.kv_cache_size import num_cache_blocks
+from lightwell.server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size, no_room_for_weights
+from lightwell.server.engine.memory.kv_cache_size import fitting_model_len, num_cache_blocks
 from lightwell.server.engine.messages.outputs import failure_of
 from lightwell.server.engine.tensor_parallel.device_steps import LeadingExecutor
 from lightwell.server.engine.tensor_parallel.load import load_shared
@@ -66,7 +67,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     dtype = resolve_dtype(config.dtype, model_config, device)
     quantize = resolve_quantization(config.quantize, dtype, device)
     kernels = choose_kernels(config, dtype, device)
-    max_model_len = config.max_model_len or model_config.max_model_len
+    max_model_len = config.max_model_len if isinstance(config.max_model_len, int) else model_config.max_model_len
     card = CardMemory(CudaCard(device), config.gpu_memory_utilization) if device.type == "cuda" else None
     model: Transformer
     ranks: Ranks | None = None
@@ -75,20 +76,26 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     else:
         # Checked before loading too: the tables of a context that does not fit would fill the memory.
         empty = None if card is None else card.before_loading()
+        max_model_len = _context(config, model_config, dtype, max_model_len, empty)
         num_cache_blocks(config, model_config, dtype, device, max_model_len, empty)
-        model = load_model(
-            config.model,
-            model_config,
-            dtype,
-            device,
-            max_model_len=max_model_len,
-            kernels=kernels,
-            batch_invariant=config.batch_invariant,
-            quantize=quantize,
-            progress=progress,
-        )
+        try:
+            model = load_model(
+                config.model,
+                model_config,
+                dtype,
+                device,
+                max_model_len=max_model_len,
+                kernels=kernels,
+                batch_invariant=config.batch_invariant,
+                quantize=quantize,
+                progress=progress,
+            )
+        except torch.OutOfMemoryError as error:
+            free = 0 if empty is None else empty.free
+            raise ModelLoadError(no_room_for_weights(model_config.num_matrix_parameters, dtype, free, error)) from None
     log_stored_weights(model, is_kept=quantize == "none")
     use = None if card is None or config.kv_cache_bytes is not None else measure(card, model, config, max_model_len)
+    max_model_len = _context(config, model.cache_config, dtype, max_model_len, use)
     num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len, use)
     _log_cache(model, config, num_blocks, use)
     cache = KVCache(
@@ -100,11 +107,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
         num_sequences=config.max_num_seqs,
         keys_in_rows=model.keys_in_rows,
     )
-    if cache.num_sequences:
-        states = as_size(cache.num_sequences * model.config.state_bytes(dtype.itemsize))
-        logger.info(
-            "layers without attention keep %s for %d sequences; prefixes are not reused", states, cache.num_sequences
-        )
+    _log_states(cache, model.config, dtype)
     config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
     try:
         warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
@@ -118,6 +121,25 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     if ranks is not None:
         ranks.settle(config.worker_memory)
     return Loaded(model, cache, config, max_model_len)
+
+
+def _context(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, max_model_len: int, use: CardUse | None
+) -> int:
+    """Return the longest context for `--max-model-len auto`, or else `max_model_len`."""
+    if config.max_model_len != "auto":
+        return max_model_len
+    found = fitting_model_len(config, model, dtype, max_model_len, use)
+    logger.info("--max-model-len auto: at most %d tokens fit", found)
+    return found
+
+
+def _log_states(cache: KVCache, model: ModelConfig, dtype: torch.dtype) -> None:
+    if cache.num_sequences:
+        states = as_size(cache.num_sequences * model.state_bytes(dtype.itemsize))
+        logger.info(
+            "layers without attention keep %s for %d sequences; prefixes are not reused", states, cache.num_sequences
+        )
 
 
 def _log_cache(model: Transformer, config: EngineConfig, num_blocks: int, use: CardUse | None) -> None:

@@ -35,7 +35,7 @@ def load_model_files(settings: Settings) -> ModelFiles:
         raise ModelLoadError(f"{error.filename}: cannot be read ({error.strerror})") from error
     config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
-    limit = settings.max_model_len
+    limit = settings.max_model_len if isinstance(settings.max_model_len, int) else None
     if limit is not None and limit > config.max_model_len:
         raise SettingsError(f"--max-model-len {limit} is over the model's context of {config.max_model_len} tokens")
     source = tokenizer.chat_template if settings.chat_template is None else read_template_option(settings.chat_template)

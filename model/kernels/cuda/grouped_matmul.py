@@ -17,7 +17,6 @@ from torch import Tensor
 
 from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
 from lightwell.model.kernels.cuda.matmul import (
-    FEW_ROWS,
     GROUP,
     JOIN_WARPS,
     JOINED,
@@ -35,7 +34,7 @@ from lightwell.model.kernels.cuda.tensors import aligned, aligned_rows, check_te
 DTYPES = (torch.bfloat16, torch.float16)
 """The dtypes of rows that `grouped_matmul` multiplies."""
 TILES = (
-    Tile(32, 2, 64, BLOCK, num_warps=8, num_stages=3, sums_pieces=False),
+    Tile(32, 2, 64, BLOCK, num_warps=8, num_stages=3),
     Tile(32, 1, 64, BLOCK, num_warps=8, num_stages=3),
     Tile(16, 1, 64, BLOCK, num_warps=8, num_stages=4),
     Tile(16, 1, 32, BLOCK, num_warps=4, num_stages=4),
@@ -73,23 +72,24 @@ def _of_group(numbers, k, SIZE: tl.constexpr, K, N, column):
 
 
 @triton.jit
-def _half_weight(
-    codes, high, scales, mins, scale_factors, min_factors, zeros, at, high_at, column, k, N, K,
-    half: tl.constexpr, BITS: tl.constexpr, LOWEST: tl.constexpr, VALUES: tl.constexpr, SIZE: tl.constexpr,
-    SUPERBLOCK: tl.constexpr, DTYPE: tl.constexpr,
-):  # fmt: skip
-    """Return the numbers of half a block, rounded to a dtype, float32 [64, C]. column: the outputs [1, 1, C]."""
+def _half_weight(rows, at, high_at, column, k, N, K, half: tl.constexpr, FORM: tl.constexpr, DTYPE: tl.constexpr):
+    """Return the numbers of half a block, rounded to a dtype, float32 [64, C]. rows: the tensors of `PackedRows`;
+    column: the outputs [1, 1, C]; FORM: `_form`.
+    """
+    codes, high, scales, mins, scale_factors, min_factors, zeros = rows
+    VALUES: tl.constexpr = FORM[2]
+    SIZE: tl.constexpr = FORM[3]
+    SUPERBLOCK: tl.constexpr = FORM[4]
     W: tl.constexpr = min(SIZE, _HALF)
-    G: tl.constexpr = _HALF // W
-    group = tl.arange(0, G)[:, None, None]
+    group = tl.arange(0, _HALF // W)[:, None, None]
     inner = group * W + tl.arange(0, W)[None, :, None]
-    code = _codes(codes, high, at, high_at, k, inner, half, BITS)
+    code = _codes(codes, high, at, high_at, k, inner, half, FORM[0])
     if VALUES is not None:
         word = tl.where(code < 8, tl.where(code < 4, VALUES[0], VALUES[1]), tl.where(code < 12, VALUES[2], VALUES[3]))
         code = (word >> 8 * (code & 3)) & 255
     first = k + half * _HALF + group * W
     # A whole number below 2^23 is the fraction of a float32 of 2^23 plus that number.
-    base = 8388608.0 - LOWEST
+    base = 8388608.0 - FORM[1]
     if zeros is not None:
         base = base + _of_group(zeros, first, SIZE, K, N, column).to(tl.float32)
     value = (code | 0x4B000000).to(tl.float32, bitcast=True) - base
@@ -110,49 +110,14 @@ def _half_weight(
     return tl.reshape(rounded(number, DTYPE), (_HALF, code.shape[2]))
 
 
-@triton.jit
-def _sum_piece(
-    rows, begin, end, codes, high, scales, mins, scale_factors, min_factors, zeros, at, high_at, column, N, K,
-    ROWS: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, IS_WHOLE: tl.constexpr, WIDEN: tl.constexpr,
-    BITS: tl.constexpr, LOWEST: tl.constexpr, VALUES: tl.constexpr, SIZE: tl.constexpr, SUPERBLOCK: tl.constexpr,
-    DTYPE: tl.constexpr,
-):  # fmt: skip
-    """Return the sums over inputs begin .. end, float32 [ROWS, COLUMNS] for each chunk. rows: the addresses of the
-    first 64 inputs.
-    """
-    sums = none()
-    for _ in tl.static_range(CHUNKS):
-        sums += (tl.zeros([ROWS, COLUMNS], tl.float32),)
-    inner = tl.arange(0, _HALF)
-    for k in range(begin, end, _BLOCK):
-        for half in tl.static_range(2):
-            b = _half_weight(
-                codes, high, scales, mins, scale_factors, min_factors, zeros, at, high_at, column, k, N, K,
-                half, BITS, LOWEST, VALUES, SIZE, SUPERBLOCK, DTYPE,
-            )  # fmt: skip
-            if not WIDEN:
-                b = b.to(DTYPE)
-            following = none()
-            for i in tl.static_range(CHUNKS):
-                own = rows[i] + (k + half * _HALF)
-                is_in = (inner < K - k - half * _HALF)[None, :]
-                a = tl.load(own) if IS_WHOLE else tl.load(own, mask=is_in, other=0.0)
-                if WIDEN:
-                    a = a.to(tl.float32)
-                following += (tl.dot(a, b, sums[i], input_precision="ieee"),)
-            sums = following
-    return sums
-
-
 @triton.jit(do_not_specialize=["R", "start"])
 def grouped_matmul_kernel(
     x, codes, high, scales, mins, scale_factors, min_factors, zeros, bias, out, x_distance, code_distance,
     high_distance, start, R, N, K, piece, all_outputs,
     ROWS: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, IS_WHOLE: tl.constexpr,
-    PIECES: tl.constexpr, IS_PART: tl.constexpr, WIDEN: tl.constexpr, BITS: tl.constexpr, LOWEST: tl.constexpr,
-    VALUES: tl.constexpr, SIZE: tl.constexpr, SUPERBLOCK: tl.constexpr,
+    WIDEN: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of all pieces of K, or (IS_PART) of one: grid (tiles, 1 or pieces).
+    """Compute a tile of one piece of K: grid (tiles, pieces).
 
     piece: its length. out: [R, all outputs], or float32 [pieces, R, all outputs]; these rows are the N outputs from
     `start` on. code_distance, high_distance: bytes of an output. IS_WHOLE: whether K is a multiple of 128.
@@ -173,30 +138,29 @@ def grouped_matmul_kernel(
         min_factors += first_column
     if zeros is not None:
         zeros += first_column
+    weight = (codes, high, scales, mins, scale_factors, min_factors, zeros)
     # Rows and outputs after the last are copies of the last, and are not stored.
     own = (tl.minimum(column, N - 1) - first_column)[None, None, :]
-    at, high_at = own * code_distance, own * high_distance
-    rows = none()
+    inner = tl.arange(0, _HALF)
+    rows, sums = none(), none()
     for i in tl.static_range(CHUNKS):
         last = tl.minimum(row + i * ROWS, R - 1).to(tl.int64)
-        rows += (x + last[:, None] * x_distance + tl.arange(0, _HALF)[None, :],)
+        rows += (x + last[:, None] * x_distance + inner[None, :],)
+        sums += (tl.zeros([ROWS, COLUMNS], tl.float32),)
     begin = tl.program_id(1) * piece
-    end = tl.minimum(begin + piece, K)
-    sums = _sum_piece(
-        rows, begin, end, codes, high, scales, mins, scale_factors, min_factors, zeros, at, high_at, own, N, K,
-        ROWS, CHUNKS, COLUMNS, IS_WHOLE, WIDEN, BITS, LOWEST, VALUES, SIZE, SUPERBLOCK, DTYPE,
-    )  # fmt: skip
-    if PIECES > 1 and not IS_PART:
-        for i in range(1, PIECES):
-            begin = i * piece
-            end = tl.minimum(begin + piece, K)
-            more = _sum_piece(
-                rows, begin, end, codes, high, scales, mins, scale_factors, min_factors, zeros, at, high_at, own, N, K,
-                ROWS, CHUNKS, COLUMNS, IS_WHOLE, WIDEN, BITS, LOWEST, VALUES, SIZE, SUPERBLOCK, DTYPE,
-            )  # fmt: skip
+    for k in range(begin, tl.minimum(begin + piece, K), _BLOCK):
+        for half in tl.static_range(2):
+            b = _half_weight(weight, own * code_distance, own * high_distance, own, k, N, K, half, FORM, DTYPE)
+            if not WIDEN:
+                b = b.to(DTYPE)
             following = none()
-            for chunk in tl.static_range(CHUNKS):
-                following += (sums[chunk] + more[chunk],)
+            for i in tl.static_range(CHUNKS):
+                place = rows[i] + (k + half * _HALF)
+                is_in = (inner < K - k - half * _HALF)[None, :]
+                a = tl.load(place) if IS_WHOLE else tl.load(place, mask=is_in, other=0.0)
+                if WIDEN:
+                    a = a.to(tl.float32)
+                following += (tl.dot(a, b, sums[i], input_precision="ieee"),)
             sums = following
     is_out = column < N
     added = 0.0
@@ -213,8 +177,7 @@ def grouped_matmul_kernel(
 @triton.jit(do_not_specialize=["R", "first"])
 def unpack_kernel(
     ids, codes, high, scales, mins, scale_factors, min_factors, zeros, out, code_distance, high_distance, first, R, N,
-    K, COLUMNS: tl.constexpr, BITS: tl.constexpr, LOWEST: tl.constexpr, VALUES: tl.constexpr, SIZE: tl.constexpr,
-    SUPERBLOCK: tl.constexpr,
+    K, COLUMNS: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """Write the numbers of one block of some outputs to out [R, K]: grid (tiles of outputs, blocks). The outputs are
     `ids` [R] int64, or R from `first` on.
@@ -222,15 +185,11 @@ def unpack_kernel(
     DTYPE: tl.constexpr = out.dtype.element_ty
     row, k = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(1) * _BLOCK
     last = tl.minimum(row, R - 1)
-    own = (first + last).to(tl.int64) if ids is None else tl.load(ids + last)
-    own = own[None, None, :]
-    inner = tl.arange(0, _HALF)
+    own = ((first + last).to(tl.int64) if ids is None else tl.load(ids + last))[None, None, :]
+    weight = (codes, high, scales, mins, scale_factors, min_factors, zeros)
     for half in tl.static_range(2):
-        number = _half_weight(
-            codes, high, scales, mins, scale_factors, min_factors, zeros, own * code_distance, own * high_distance,
-            own, k, N, K, half, BITS, LOWEST, VALUES, SIZE, SUPERBLOCK, DTYPE,
-        )  # fmt: skip
-        at = k + half * _HALF + inner
+        number = _half_weight(weight, own * code_distance, own * high_distance, own, k, N, K, half, FORM, DTYPE)
+        at = k + half * _HALF + tl.arange(0, _HALF)
         place = out + row.to(tl.int64)[None, :] * K + at[:, None]
         tl.store(place, number.to(DTYPE), mask=(at < K)[:, None] & (row < R)[None, :])
 
@@ -243,18 +202,14 @@ def _distances(part: PackedRows) -> tuple[int, int]:
     return part.codes.shape[1], 0 if part.high is None else part.high.shape[1]
 
 
-def _constants(part: PackedRows) -> dict[str, Any]:
-    return {
-        "BITS": part.bits,
-        "LOWEST": part.lowest,
-        "VALUES": part.values,
-        "SIZE": part.group,
-        "SUPERBLOCK": part.superblock,
-    }
+def _form(part: PackedRows) -> tuple[Any, ...]:
+    """Return bits, lowest number, values, and inputs of a group and of a superblock."""
+    return part.bits, part.lowest, part.values, part.group, part.superblock
 
 
 def grouped_matmul(x: Tensor, parts: Sequence[PackedRows], bias: Tensor | None = None) -> Tensor:
     """Return x W^T + bias: x [R, K], parts of [N, K] each, and bias [all outputs] of x's dtype -> [R, all outputs].
+    Meant for at most `FEW_ROWS` rows: pieces of K always have separate programs.
 
     The sum and the bias are added in float32 and rounded once. Rows may be slices of wider rows.
 
@@ -272,20 +227,19 @@ def grouped_matmul(x: Tensor, parts: Sequence[PackedRows], bias: Tensor | None =
     x, distance = aligned_rows(x)
     length = piece_length(num_outputs, num_inputs)
     pieces = -(-num_inputs // length)
-    is_split = pieces > 1 and num_rows <= FEW_ROWS
-    sums = torch.empty(pieces, num_rows, num_outputs, dtype=torch.float32, device=x.device) if is_split else out
+    sums = torch.empty(pieces, num_rows, num_outputs, dtype=torch.float32, device=x.device) if pieces > 1 else out
     start = 0
     for part in parts:
         tile = choose_tile(num_rows, part.num_outputs, pieces, x.dtype, TILES)
-        grouped_matmul_kernel[(tile.count(num_rows, part.num_outputs), pieces if is_split else 1)](
-            x, *_tensors(part), None if is_split else bias, sums, distance, *_distances(part), start, num_rows,
+        grouped_matmul_kernel[(tile.count(num_rows, part.num_outputs), pieces)](
+            x, *_tensors(part), None if pieces > 1 else bias, sums, distance, *_distances(part), start, num_rows,
             part.num_outputs, num_inputs, length, num_outputs,
             ROWS=tile.rows, CHUNKS=tile.chunks, COLUMNS=tile.columns, GROUP=GROUP, IS_WHOLE=num_inputs % BLOCK == 0,
-            PIECES=pieces, IS_PART=is_split, WIDEN=IS_INTERPRETED, **_constants(part),
+            WIDEN=IS_INTERPRETED, FORM=_form(part),
             num_warps=tile.num_warps, num_stages=tile.num_stages, maxnreg=MAX_REGISTERS,
         )  # fmt: skip
         start += part.num_outputs
-    if is_split:
+    if pieces > 1:
         join_kernel[(num_rows, triton.cdiv(num_outputs, JOINED))](
             sums, bias, out, num_rows, num_outputs, PIECES=pieces, BLOCK=JOINED, num_warps=JOIN_WARPS
         )
@@ -298,5 +252,5 @@ def unpack(part: PackedRows, num_inputs: int, outputs: Tensor | range, out: Tens
         ids, first = (None, outputs.start) if isinstance(outputs, range) else (outputs, 0)
         unpack_kernel[(triton.cdiv(len(outputs), UNPACKED), triton.cdiv(num_inputs, BLOCK))](
             ids, *_tensors(part), out, *_distances(part), first, len(outputs), part.num_outputs, num_inputs,
-            COLUMNS=UNPACKED, **_constants(part), num_warps=UNPACK_WARPS,
+            COLUMNS=UNPACKED, FORM=_form(part), num_warps=UNPACK_WARPS,
         )  # fmt: skip

@@ -14,6 +14,10 @@ from lightwell.model.checkpoint.folder import ModelLoadError, one_line
 
 CAPTURE_BYTES = 1 << 28
 """Estimate of the bytes of captures during a step: a few pieces of attention rows (`model.hooks.attention_hooks`)."""
+_FILE_BITS = {"a file of 8 bits, such as GGUF Q8_0": 8.5, "a file of 4 bits, such as GGUF Q4_K_M, AWQ or GPTQ": 4.9}
+"""Average bits of a parameter in quantised files, which stay quantised on a GPU."""
+_SHARE_OF_WEIGHTS = 0.75
+"""Share of the free memory that weights may take, so that a cache and the largest step fit too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,21 @@ class CardMemory:
         self._card.reset_peak()
         step()
         return self._card.peak()
+
+
+def no_room_for_weights(num_parameters: int, dtype: torch.dtype, free: int, error: Exception) -> str:
+    """Return the error of weights that do not fit into the free bytes of a GPU, with the formats that would fit.
+    num_parameters: of the matrices.
+    """
+    sizes = {str(dtype).removeprefix("torch."): 8 * dtype.itemsize} | _FILE_BITS
+    needed = {name: int(num_parameters * bits / 8) for name, bits in sizes.items()}
+    fitting = [f"{name} (about {as_size(size)})" for name, size in needed.items() if size < _SHARE_OF_WEIGHTS * free]
+    advice = f"would fit: {', '.join(fitting)}" if fitting else "no file of this model would fit; choose a smaller one"
+    taken = ", ".join(f"{as_size(size)} in {name}" for name, size in needed.items())
+    return (
+        f"the weights do not fit into the {as_size(free)} of free memory on the card. The matrices take about {taken}; "
+        f"{advice} ({one_line(error)})"
+    )
 
 
 def as_size(num_bytes: int) -> str:

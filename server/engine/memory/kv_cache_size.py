@@ -1,5 +1,7 @@
 """Size of the KV cache, from the configuration and the free memory."""
 
+from bisect import bisect_right
+
 import torch
 
 from lightwell.model.checkpoint.folder import ModelLoadError
@@ -35,16 +37,14 @@ def num_cache_blocks(
             raise ModelLoadError(f"{card}, leave nothing: {card.what_would_do(0)}")
         return 2
     block_bytes = KVCache.bytes_per_block(model, config.block_size, dtype)
-    one_context = -(-max_model_len // config.block_size)
-    if model.encoder is not None:
-        one_context += -(-min(max_model_len, model.encoder.max_model_len) // config.block_size)
+    one_context = _blocks_of_context(config, model, max_model_len)
     states = config.max_num_seqs * model.state_bytes(dtype.itemsize)
     if config.kv_cache_bytes is not None:
         _check_configured(config.kv_cache_bytes * config.tensor_parallel, config, device, card)
-        blocks = max(0, config.kv_cache_bytes - states) // block_bytes
-    else:
-        available = _free_on_cpu(config) if card is None else max(0, card.kv_cache)
-        blocks = min(config.max_num_seqs * one_context, max(0, available - states) // block_bytes)
+    available = _available(config, card)
+    blocks = max(0, available - states) // block_bytes
+    if config.kv_cache_bytes is None:
+        blocks = min(config.max_num_seqs * one_context, blocks)
     if blocks >= one_context:
         return blocks + 1
     beside = f", with {states} bytes of states for --max-num-seqs {config.max_num_seqs}," if states else ""
@@ -52,8 +52,11 @@ def num_cache_blocks(
         f"holds{beside} {blocks * config.block_size} tokens in the KV cache, fewer than one context of {max_model_len}"
     )
     if config.kv_cache_bytes is None and card is not None:
+        fitting = _fitting(config, model, max_model_len, blocks)
+        shorter = f"; --max-model-len {fitting} fits, and auto chooses it" if fitting else ""
         raise ModelLoadError(
             f"the remaining memory {holds}: {card}; {card.what_would_do((one_context + 1) * block_bytes + states)}"
+            f"{shorter}"
         )
     given, ranks = config.kv_cache_bytes, config.tensor_parallel
     memory = f"{available} bytes of the free memory" if given is None else f"--kv-cache-memory {given * ranks} (bytes)"
@@ -61,6 +64,43 @@ def num_cache_blocks(
         f"{memory} {holds}; set --kv-cache-memory to at least {(one_context * block_bytes + states) * ranks} or lower "
         f"--max-model-len{' or --max-num-seqs' if states else ''}"
     )
+
+
+def fitting_model_len(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, max_model_len: int, card: CardUse | None = None
+) -> int:
+    """Return the longest context, at most `max_model_len`, that fits into the memory of `num_cache_blocks`; at least
+    one block, which may not fit.
+    """
+    if model.kind == "encoder":
+        return max_model_len
+    states = config.max_num_seqs * model.state_bytes(dtype.itemsize)
+    blocks = max(0, _available(config, card) - states) // KVCache.bytes_per_block(model, config.block_size, dtype)
+    return _fitting(config, model, max_model_len, blocks) or min(max_model_len, config.block_size)
+
+
+def _fitting(config: EngineConfig, model: ModelConfig, max_model_len: int, blocks: int) -> int:
+    """Return the longest context that fits into some blocks, in whole blocks, or 0."""
+    if _blocks_of_context(config, model, max_model_len) <= blocks:
+        return max_model_len
+    lengths = range(config.block_size, min(blocks * config.block_size, max_model_len) + 1, config.block_size)
+    place = bisect_right(lengths, blocks, key=lambda length: _blocks_of_context(config, model, length))
+    return lengths[place - 1] if place else 0
+
+
+def _blocks_of_context(config: EngineConfig, model: ModelConfig, length: int) -> int:
+    """Return the blocks of one context, the encoder's positions included."""
+    blocks = -(-length // config.block_size)
+    if model.encoder is not None:
+        blocks += -(-min(length, model.encoder.max_model_len) // config.block_size)
+    return blocks
+
+
+def _available(config: EngineConfig, card: CardUse | None) -> int:
+    """Return the bytes for the cache and the states."""
+    if config.kv_cache_bytes is not None:
+        return config.kv_cache_bytes
+    return _free_on_cpu(config) if card is None else max(0, card.kv_cache)
 
 
 def _check_configured(num_bytes: int, config: EngineConfig, device: torch.device, card: CardUse | None) -> None:

@@ -15,7 +15,7 @@ from lightwell.model.checkpoint.gguf.blocks import GROUPED_TYPES, grouped_rows
 from lightwell.model.kernels.cuda import grouped_matmul as kernels
 from lightwell.model.kernels.cuda import matmul as dense_kernels
 from lightwell.model.kernels.cuda.grouped_matmul import TILES, grouped_matmul
-from lightwell.model.kernels.cuda.matmul import FEW_ROWS, matmul
+from lightwell.model.kernels.cuda.matmul import matmul
 from lightwell.model.kernels.cuda.packed_rows import PackedRows
 from lightwell.model.layers.triton_grouped_weight import TritonGroupedWeight, quantized
 from lightwell.model.quantized import GroupedRows
@@ -112,11 +112,8 @@ def test_all_tiles_sum_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     x, found = normal(20, 272, dtype=torch.bfloat16), []
     for tile in TILES:
         monkeypatch.setattr(kernels, "choose_tile", lambda *_, tile=tile: tile)
-        for few in (FEW_ROWS, 0):
-            monkeypatch.setattr(kernels, "FEW_ROWS", few)
-            if few or tile.sums_pieces:
-                found.append(grouped_matmul(x, [part]))
-    assert len(found) > 4
+        found.append(grouped_matmul(x, [part]))
+    assert len(found) > 3
     assert all(torch.equal(each, found[0]) for each in found)
 
 

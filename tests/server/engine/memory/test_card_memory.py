@@ -1,5 +1,6 @@
 """Division of a GPU's memory, with the numbers of fake GPUs and with networks that run on a CPU."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +14,13 @@ from lightwell.model.checkpoint.folder import PACKAGED, ModelLoadError
 from lightwell.model.checkpoint.registry import read_config
 from lightwell.model.kv_cache import KVCache
 from lightwell.model.network.transformer import Transformer
+from lightwell.server.engine import loading
 from lightwell.server.engine.config import EngineConfig
 from lightwell.server.engine.execution.cuda_graphs import kept_bytes
 from lightwell.server.engine.execution.profile_run import ProfileRun
 from lightwell.server.engine.loading import measure
-from lightwell.server.engine.memory.card_memory import CAPTURE_BYTES, CardMemory, CardUse
-from lightwell.server.engine.memory.kv_cache_size import num_cache_blocks
+from lightwell.server.engine.memory.card_memory import CAPTURE_BYTES, CardMemory, CardUse, no_room_for_weights
+from lightwell.server.engine.memory.kv_cache_size import fitting_model_len, num_cache_blocks
 from tests import tiny
 from tests.server.engine.driving import Load
 
@@ -107,6 +109,23 @@ def test_a_step_that_finds_no_memory_is_refused_with_the_settings_that_bound_it(
     assert "\n" not in str(caught.value)
 
 
+def test_weights_that_find_no_memory_are_refused_with_the_files_that_would_fit() -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory.\nmore")
+    told = no_room_for_weights(8_000_000_000, torch.bfloat16, 11 * GIB, error)
+    assert re.search(r"into the 11\.0 GiB .* 14\.9 GiB in bfloat16, 7\.9 GiB in .* would fit: .*8 bits.*4 bits", told)
+    assert "14.9 GiB)" not in told.split("would fit")[1]
+    assert "choose a smaller one" in no_room_for_weights(8_000_000_000, torch.bfloat16, 5 * GIB, error)
+
+
+def test_a_model_whose_weights_find_no_memory_ends_the_start_with_that_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(loading, "load_model", fail)
+    with pytest.raises(ModelLoadError, match="the weights do not fit"):
+        loading.load(EngineConfig(model=PACKAGED))
+
+
 def test_graphs_keep_what_the_largest_leaves_and_the_drivers_part_of_each() -> None:
     config = read_config(PACKAGED)
     row = 4 * config.vocab_size + 2 * config.hidden_size
@@ -150,6 +169,16 @@ def test_a_card_without_room_for_one_context_is_refused_with_what_would_do(use: 
         blocks(use)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
     assert blocks(replace(ALONE, utilization=0.24)) > 16, "the named share is enough"
+
+
+def test_auto_is_the_longest_context_that_fits_and_an_error_names_it() -> None:
+    model, config = read_config(PACKAGED), EngineConfig(model=PACKAGED)
+    block = KVCache.bytes_per_block(model, 32, torch.bfloat16)
+    room = replace(ALONE, weights=0, activations=0, other=0, graphs=0, utilization=1.0)
+    for free, expected in ((100 * block, 512), (7 * block + 5, 7 * 32), (0, 32)):
+        assert fitting_model_len(config, model, torch.bfloat16, 512, replace(room, free=free)) == expected
+    with pytest.raises(ModelLoadError, match="--max-model-len 224 fits, and auto chooses it"):
+        blocks(replace(room, free=7 * block))
 
 
 def test_an_encoder_needs_no_cache_but_room_for_its_steps(tmp_path: Path) -> None:
