@@ -24,7 +24,7 @@ from lightwell.server.schemas.judgements.fields import (
 from lightwell.server.schemas.judgements.reasons import Reasons
 from lightwell.server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored
 
-_OF_ANSWERS: Ignored = dict.fromkeys(("id", "status", "phase"), "of answers: no template reads it")
+_OF_ANSWERS: Ignored = dict.fromkeys(("id", "status", "phase"), "a field of answers; no chat template reads it")
 _BREAKPOINT = "Accepted and ignored: the prefix cache needs none."
 REFUSED_PARTS = {"input_image": NO_IMAGES}
 REFUSED_ITEMS = dict.fromkeys(
@@ -99,7 +99,7 @@ class Message(RequestModel):
 class FunctionCall(RequestModel):
     """A call of a tool."""
 
-    IGNORED: ClassVar[Ignored] = {**_OF_ANSWERS, "namespace": "a call has the tool's name"}
+    IGNORED: ClassVar[Ignored] = {**_OF_ANSWERS, "namespace": "a call contains only the name of the tool"}
 
     type: Literal["function_call"] = Field(description='"function_call".')
     call_id: Text = Field(min_length=1, description="The call's id, which its output repeats.")

@@ -19,7 +19,7 @@ MAX_JSON_VALUES = 10_000
 MAX_JSON_BYTES = 256 * 1024
 QuestionName = Annotated[Text, Field(max_length=256)]
 """The name of a question and its answer."""
-NO_IMAGES = "this server reads no images"
+NO_IMAGES = "the server does not accept images"
 
 
 def json_text(value: Any) -> str:

@@ -254,10 +254,10 @@ async def test_models_that_cannot_score_say_which_can(tmp_path: Path) -> None:
         ({"documents": ["a", {"text": "b", "image": "c"}]}, "documents[1]", "image"),
         ({"documents": ["a"] * 10_001}, "documents", "at most 10000"),
         ({"top_n": -1}, "top_n", "greater than or equal to 0"),
-        ({"rank_fields": ["title"]}, "rank_fields", "a document is its text"),
+        ({"rank_fields": ["title"]}, "rank_fields", "the field of a document is always text"),
         ({"prompt_name": "x"}, "prompt_name", "there is no prompt 'x'"),
         ({"truncation_side": "middle"}, "truncation_side", "'left' or 'right'"),
-        ({"padding": "max_length"}, "padding", "nothing is padded"),
+        ({"padding": "max_length"}, "padding", "texts are never padded"),
     ],
 )
 async def test_bad_input_names_the_field(change: dict[str, Any], param: str, said: str, tmp_path: Path) -> None:
