@@ -53,8 +53,8 @@ const LIVE = { data: true, error: null, loading: false, isStale: false };
 
 const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"],
   ["unmasked", "q·k before the mask"]];
-const UNSUBTRACTED = "What is being written has no difference yet: show one side.";
-const WATCHING = "The model continues with the text; each new token comes with the row of weights that chose it.";
+const UNSUBTRACTED = "The difference is not available during generation; show one side.";
+const WATCHING = "The model continues the text. Each new token is shown with the row of weights that predicted it.";
 
 /** watching: the head's rows during generation, if only one head is shown. */
 function Toolbar({ watching, grid }) {

@@ -17,7 +17,7 @@ const PENALTIES = ["repetition_penalty", "presence_penalty", "frequency_penalty"
 const VIEWS = [["attention", "Attention"], ["why", "Why"], ["moves", "How a word moves", { moves_as: "amounts" }], ["lens", "Lens"],
   ["next", "Next token"]];
 const CAPTION =
-  "Click one to continue with it. p: the model's own probability, at temperature 1; " +
+  "Click a token to continue with it. p: the probability at temperature 1; " +
   "drawn: the probability after the temperature and the filters of the settings (top-k, min-p, top-p).";
 
 /** branch: {prompt, pieces, ids, forced, interventions}; onForce([{id, text, logprob}]): continue with these tokens in its place. */
