@@ -85,7 +85,9 @@ def _seconds(value: float | str) -> float:
     """Read a duration of Go, such as "1h30m", or a number of seconds."""
     if isinstance(value, str):
         if not _DURATION.fullmatch(value) or len(value) > 40:
-            raise ValueError('a number of seconds, or a duration such as "5m", is accepted; negative is forever')
+            raise ValueError(
+                'a number of seconds, or a duration such as "5m", is accepted; a negative number means no limit'
+            )
         parts = re.findall(r"(\d+(?:\.\d*)?)([a-z]*)", value)
         total = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
         value = -total if value.startswith("-") else total
@@ -129,7 +131,7 @@ class OllamaOptions(RequestModel):
     @classmethod
     def _not_nothing(cls, value: int | None) -> int | None:
         if value == 0:
-            raise ValueError("nothing would be generated; at least 1 is accepted, or -1 for the rest of the context")
+            raise ValueError("0 generates no tokens; at least 1 is accepted, or -1 for the rest of the context")
         return value
 
 
@@ -159,7 +161,7 @@ class OllamaTextFields(CanIntervene, KeepsModel, RunFields):
     @model_validator(mode="after")
     def _fields_agree(self) -> "OllamaTextFields":
         if self.top_logprobs and not self.logprobs:
-            raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
+            raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} is accepted only with logprobs true")
         argument = (self.chat_template_kwargs or {}).get("enable_thinking")
         think = None if self.think is None else bool(self.think)
         check_equal({"enable_thinking of chat_template_kwargs": argument, "think": think})
@@ -250,7 +252,7 @@ class OllamaGenerateRequest(OllamaTextFields):
         taken = {"system": self.system, "think": self.think, "chat_template_kwargs": self.chat_template_kwargs}
         for name, value in taken.items():
             if self.raw and value:
-                raise wrong(name, f"{name} is for the chat template, which raw true does not use")
+                raise wrong(name, f"{name} is used by the chat template, which raw true switches off; leave it out")
         return self
 
 

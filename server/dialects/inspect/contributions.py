@@ -77,9 +77,9 @@ class ContributionsRequest(InspectionRequest):
     @model_validator(mode="after")
     def _fields_agree(self) -> "ContributionsRequest":
         if self.sum_over and not self.vectors:
-            raise wrong("sum_over", "sum_over is of the vectors: give vectors too")
+            raise wrong("sum_over", "sum_over needs vectors; set vectors too")
         if self.versus is not None and self.target is None:
-            raise wrong("versus", "versus is compared with a target: give target too")
+            raise wrong("versus", "versus needs target; set target too")
         return self
 
 

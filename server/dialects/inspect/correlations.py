@@ -150,7 +150,7 @@ def _check_amount(num_samples: int, num_units: int) -> None:
     """Raise BadRequest for too few samples or too many pairs."""
     if num_samples < 3:
         raise BadRequest(
-            f"positions: {num_samples} in all inputs together are too few for a correlation; at least 3 are needed.",
+            f"positions: {num_samples} positions in all inputs together; at least 3 are needed for a correlation.",
             param="positions",
         )
     per_pair = num_samples + _PER_PAIR

@@ -152,8 +152,8 @@ def _position(model: ServedModel, body: NextRequest, ids: Sequence[int]) -> tupl
     if mask not in ids:
         token = "the mask token" if mask is None else repr(model.tokenizer.token(mask))
         raise BadRequest(
-            f"position: null is the first masked position, and the input does not contain {token}; with it null is "
-            f"accepted, without it 0 to {len(ids) - 1}.",
+            f"position: null is the first masked position, and the input does not contain {token}; null is accepted "
+            f"only with it; otherwise 0 to {len(ids) - 1}.",
             param="position",
         )
     return (ids.index(mask),)

@@ -323,7 +323,8 @@ def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
     if len(found) > 1:
         firsts = [layer for layer in layers if own.at(layer).head_dim == own.at(layers[0]).head_dim]
         raise BadRequest(
-            f"layers: their heads are of different sizes; layers of one kind are accepted, such as {shown(firsts)}.",
+            "layers: the heads of these layers have different sizes; layers with heads of one size are accepted, "
+            f"such as {shown(firsts)}.",
             param="layers",
         )
     return next(iter(found.values()))
@@ -449,8 +450,8 @@ def _check_composition(body: CircuitsRequest, part: str, num_heads: int) -> None
         return
     if part == "cross":
         raise BadRequest(
-            "compose: the decoder reads the output of the encoder's heads through a norm; compose is accepted for "
-            "part 'encoder' and 'decoder'.",
+            "compose: a norm separates the heads of the encoder from the decoder; compose is accepted for part "
+            "'encoder' and 'decoder'.",
             param="compose",
         )
     if num_heads > MAX_COMPOSED_HEADS:

@@ -34,7 +34,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         try:
             context.keys.reload()
         except KeyFileError as error:
-            raise Conflict(f"The API keys stay as they were: {error}.", code="key_file_invalid") from None
+            raise Conflict(f"The API keys are unchanged: {error}.", code="key_file_invalid") from None
         return await keys()
 
 

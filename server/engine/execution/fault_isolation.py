@@ -33,7 +33,7 @@ def run_isolated(
 
     first: the first attempt at the whole step. Raises the exception of `runner.check` if it is not a lack of memory:
     then no sequence is the cause, and the engine cannot continue. Raises StepCancelled when `check`, which is called
-    between pieces of the work, raises it: then the step has delivered nothing.
+    between pieces of the work, raises it: then the step has no result.
     """
     everyone = schedule.sequences
     try:

@@ -60,7 +60,7 @@ class RedactedThinkingBlock(RequestModel):
 
 
 class ToolUseBlock(RequestModel):
-    """A call of a tool, as an answer had it."""
+    """A tool call from an earlier answer."""
 
     IGNORED = _CACHE_CONTROL
     REFUSED: ClassVar[RefusedFields] = {
@@ -176,7 +176,7 @@ class AnthropicMessage(RequestModel):
             if block.type not in accepted:
                 raise wrong(
                     f"content[{i}]",
-                    f"no message of the {self.role} has a block of type {block.type!r}; accepted: "
+                    f"a message of the {self.role} cannot have a block of type {block.type!r}; accepted: "
                     f"{', '.join(accepted)}",
                 )
         return self

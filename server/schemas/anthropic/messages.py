@@ -93,8 +93,8 @@ class Tool(RequestModel):
         if isinstance(kind, str) and kind != "custom":
             raise wrong(
                 "type",
-                f"{shown(kind)} is a tool of Anthropic's own, which is not here; tools of type custom, with an "
-                "input_schema, are accepted",
+                f"{shown(kind)} is a tool of Anthropic, which this server does not have; tools of type custom, with "
+                "an input_schema, are accepted",
             )
         return data
 
@@ -111,7 +111,7 @@ class ToolChoice(RequestModel):
     @model_validator(mode="after")
     def _a_tool_has_a_name(self) -> "ToolChoice":
         if self.type == "tool" and self.name is None:
-            raise wrong("name", "type tool needs the name of a tool")
+            raise wrong("name", "tool_choice type tool needs name, the name of a tool")
         return self
 
 
@@ -180,7 +180,7 @@ class ConversationFields(RequestModel):
     def _fields_agree(self) -> "ConversationFields":
         choice = self.tool_choice
         if choice is not None and choice.type in ("any", "tool") and not self.tools:
-            raise wrong("tool_choice", f"type {choice.type} needs tools, and there are none")
+            raise wrong("tool_choice", f"type {choice.type} needs tools, but the request has none")
         newer = None if self.output_config is None else self.output_config.format
         check_equal({"output_config.format": newer, "output_format": self.output_format})
         return self
@@ -211,7 +211,9 @@ class MessagesRequest(ConversationFields, SamplingFields):
     def _calls_have_results(self) -> "MessagesRequest":
         last = len(self.messages) - 1
         if any(isinstance(block, ToolUseBlock) for block in self.messages[last].blocks):
-            raise wrong(f"messages[{last}]", "the last message calls tools; a message with their results must follow")
+            raise wrong(
+                f"messages[{last}]", "the last message contains tool calls; a message with their results must follow"
+            )
         return self
 
 

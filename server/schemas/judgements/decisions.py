@@ -210,7 +210,9 @@ class DecisionsRequest(JudgementFields):
         for i, item in enumerate(self.input if isinstance(self.input, list) else ()):
             num_in_a_row = num_in_a_row + 1 if isinstance(item, FunctionCall) else 0
             if num_in_a_row > MAX_CALLS:  # they are one message
-                raise wrong("input", f"number {i} is call {num_in_a_row} in a row; at most {MAX_CALLS} are accepted")
+                raise wrong(
+                    "input", f"item {i} is call number {num_in_a_row} in a row; at most {MAX_CALLS} are accepted"
+                )
             if isinstance(item, FunctionCall):
                 called.add(item.call_id)
             elif isinstance(item, FunctionCallOutput) and item.call_id not in called:

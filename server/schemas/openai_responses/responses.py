@@ -92,7 +92,7 @@ class TextFormat(RequestModel):
 
 
 class TextConfig(RequestModel):
-    """How the text is written."""
+    """Format of the generated text."""
 
     REFUSED: ClassVar[RefusedFields] = {"verbosity": REFUSED_BY_CHAT["verbosity"]}
 
