@@ -147,7 +147,9 @@ def test_the_schemas_of_all_tags_together_are_bounded() -> None:
     """Each schema is within its limits: 67 together are refused before their grammar is tried, 20 are accepted."""
     schema = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(100)}}
     tags = [{"begin": f"<{i}>", "schema": schema, "end": "</>"} for i in range(200)]
-    with pytest.raises(GrammarError, match=r"make a grammar of 5[0-9]* characters; at most 500000 are") as caught:
+    with pytest.raises(
+        GrammarError, match=r"the grammar of all tags has 5[0-9]* characters; at most 500000 are"
+    ) as caught:
         grammar_text("structural_tag", {"structures": tags, "triggers": ["<"]})
     assert caught.value.path == ".structures[66].schema"
     assert grammar_text("structural_tag", {"structures": tags[:20], "triggers": ["<"]})
