@@ -138,7 +138,7 @@ function saysOf({ kind, beneath }, line, stack) {
     return html`The input of the softmax, ${line} by ${line}: <b class="positive">above 0</b>, <b class="negative">below</b>.`;
   }
   if (beneath) {
-    return "How well query and key fit. Masked pairs are struck out: their score becomes −∞, their weight 0.";
+    return "The similarity of query and key. Masked pairs are struck out: their score becomes −∞, their weight 0.";
   }
-  return "How well query and key fit, before they are scaled.";
+  return "The similarity of query and key, before scaling.";
 }

@@ -93,7 +93,7 @@ function LookAt({ prompt, ids, place }) {
       onClick=${() => select({ view, ...more, ...data.selection })}>${title}</button>`)}
   </fieldset>
   ${data && !data.isSame &&
-  html`<p class="hint">The views read this text as other tokens than the model wrote, and show the row next to it.</p>`}
+  html`<p class="hint">The views split this text into other tokens than the model generated, and show the row next to it.</p>`}
   <${Problem} error=${error} />`;
 }
 

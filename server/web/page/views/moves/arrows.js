@@ -168,8 +168,8 @@ function Facts({ data, named }) {
   const ofMost = most && most.size * Math.sqrt(most.share);
   return html`<p class="motion-facts">${most && `The longest arrow is ${most.what}: ${format(most.size)} long, ${format(ofMost)} in the ${
     named}. `}The ${named} contains <b class="number" id="motion-share">${percent(share)}</b> of the squared lengths
-    of all additions; the rest is in the other ${width - data.axes.length} of ${width} directions. The distance
-    of the arrows’ sum is <b class="number" id="motion-difference">${format(difference, 3)}</b> from the model’s own
+    of all additions; the rest is in the other ${width - data.axes.length} of ${width} directions. The sum
+    of the arrows differs by <b class="number" id="motion-difference">${format(difference, 3)}</b> from the model’s own
     vector${!hasMlps && " less the MLPs"}, of length <span class="number" id="motion-length">${
       format(endLength)}</span>${ways.length > 1 && " in the first text"}.
     ${!hasMlps && ` The MLPs, together ${format(mlps)} long, are left out.`}
