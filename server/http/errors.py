@@ -12,7 +12,7 @@ The tree (status, type):
     ├── PayloadTooLarge       413  invalid_request_error   the body or the answer would be too large
     ├── UnsupportedMediaType  415  invalid_request_error   the body is not JSON
     ├── QueueFull             429  rate_limit_error        come back later (Retry-After)
-    ├── RateLimited           429  rate_limit_error        the key has used what it may (Retry-After)
+    ├── RateLimited           429  rate_limit_error        the key has reached its limit (Retry-After)
     ├── EngineError           500  server_error            the engine failed on this request
     ├── Unavailable           503  unavailable_error       loading or draining (Retry-After)
     │   └── WorkerLost        503  unavailable_error       the worker that ran the request died

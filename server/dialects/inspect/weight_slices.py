@@ -82,7 +82,7 @@ class WeightsQuery(BaseModel):
 
 class WeightsEntry(AnswerModel):
     """The numbers of a weight, or of a part of it, as the network uses them: dequantised, whole where processes share
-    it, and without LoRA adapters. Gains of norms include what is added to them (Gemma's 1).
+    it, and without LoRA adapters. Gains of norms include the added constant (1 for Gemma).
 
     Array: weights, float32.
     """

@@ -93,7 +93,7 @@ class _Isolation:
     """By uid, functions that undo the captures since the step began."""
 
     def result(self, everyone: ReadOnlySequence[Sequence], failure: Failure) -> StepResult:
-        """Return the result of the step's parts, after the whole step has failed. Raises what the runner raises."""
+        """Return the result of the step's parts, after the whole step has failed. Raises the runner's exceptions."""
         result = StepResult()
         self._clean_up(self.captures.keys(), failure)
         self.runner.check()

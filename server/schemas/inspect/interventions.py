@@ -70,7 +70,7 @@ class InterventionSource(RequestModel):
 
 
 class InterventionField(RequestModel):
-    """One change to one point. Changes are applied in the order of the list, to this request's own rows alone."""
+    """One change to one point. Changes are applied in the order of the list, only to this request's own rows."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True, populate_by_name=True)
 

@@ -108,7 +108,7 @@ class FunctionCall(RequestModel):
 
 
 class FunctionCallOutput(RequestModel):
-    """What a tool answered."""
+    """The result of a tool call."""
 
     IGNORED: ClassVar[Ignored] = _OF_ANSWERS
 
@@ -127,7 +127,7 @@ Item = Annotated[
 
 
 class Question(RequestModel):
-    """What all questions have."""
+    """Fields of all questions."""
 
     name: QuestionName | None = Field(None, description="Name of the question; the answer repeats it.")
     instructions: Parts = Field(description="The question.")
