@@ -192,7 +192,9 @@ def size(arguments: argparse.Namespace) -> str:
         name = settings.served_model_name or settings.source or resolve.default_name()
         tables.append((name, memory_estimate.as_table(found, settings, config.stored_as)))
     if not tables:
-        raise UsageError("--models-dir names no model; MODEL, or --model NAME=MODEL, is accepted")
+        raise UsageError(
+            "the command needs a model; --models-dir is not enough; MODEL, or --model NAME=MODEL, is accepted"
+        )
     return tables[0][1] if len(tables) == 1 else "\n\n".join(f"{name}:\n{table}" for name, table in tables)
 
 

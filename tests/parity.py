@@ -33,18 +33,18 @@ from tests.parity_numbers import Errors, Numbers, Prompt, draw_prompts
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import build_site
 
-OVER_HTTP = """The answers of the HTTP routes are compared with transformers (eager attention) in float32. The routes and
-the engine run in the process of the comparison. The test repeats the comparison of four checkpoints with a separate
-server process.
+OVER_HTTP = """The answers of the HTTP routes are compared with transformers (eager attention) in float32. The routes
+and the engine run in the process of the comparison. The test repeats the comparison of four checkpoints with a
+separate server process.
 
 transformers does not return attention scores. Lightwell's scores are therefore compared with the logarithm of the
 pattern of transformers. Before the comparison, the mean over the visible keys of each row is subtracted from both."""
-IN_PROCESS = """Each entry is the larger error of two comparisons in float64: Lightwell's network with the slow reference
-(tests/reference), and the reference with transformers.
+IN_PROCESS = """Each entry is the larger error of two comparisons in float64: Lightwell's network with the slow
+reference (tests/reference), and the reference with transformers.
 
 transformers rounds some values to float32 even in a float64 network: in norms, rotary tables and softmaxes. The
-reference rounds the same values; without this, the results differ by 1e-5. The delta rules of transformers run without
-their conversion to float32.
+reference rounds the same values; without this, the results differ by 1e-5. The delta rules of transformers run
+without their conversion to float32.
 
 If the softmax of a family rounds to float32, the logarithm of its pattern has at most seven digits. The entry for
 scores is then from the first comparison only."""

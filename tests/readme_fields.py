@@ -48,7 +48,7 @@ def responses_table() -> str:
     told = {key: where for key, where in known.items() if key[1] != "honoured" and of_chats.get(key) != where}
     for where, reasons in (("items", items.REFUSED_ITEMS), ("tools", items.REFUSED_TOOLS)):
         told |= {(name, f"refused: {why}"): [f"types of {where}"] for name, why in reasons.items()}
-    why = "dropped if there are functions; otherwise refused: this server does not search"
+    why = "dropped if there are functions; otherwise refused: the server does not search"
     told |= {(name, why): ["types of tools"] for name in items.LEFT_OUT_TOOLS}
     return _rows(told)
 

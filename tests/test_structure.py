@@ -56,9 +56,7 @@ MAY_IMPORT = {
     "model.config": "",
 }  # fmt: skip
 MOST_ENTRIES = {"server": 16, "model": 16}
-"""Most entries of a folder besides __init__.py; files written for one family of models each, in any number, are not
-counted.
-"""
+"""Largest number of entries of a folder, without __init__.py and without files for a single family of models."""
 MOST_ENTRIES_ELSEWHERE = 20
 
 

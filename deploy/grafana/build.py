@@ -18,34 +18,34 @@ DASHBOARD = Path(__file__).parent / "dashboards" / "lightwell.json"
 
 
 CAPTURES = (
-    lines("Captured", "Bps", "Attention, traces and embeddings taken from passes.",
+    lines("Captured", "Bps", "Bytes of attention, traces and embeddings.",
           ask("sum by (instance) (rate(lightwell_capture_bytes_total{HERE}[SPAN]))", "{{instance}}"), width=6),
     lines("Captured and not yet sent", "bytes", "Bounded by --max-capture-bytes; stays high when clients read slowly.",
           ask("sum by (instance) (lightwell_inflight_capture_bytes{HERE})", "{{instance}}"), width=6),
-    lines("Time spent capturing", "percentunit", "Share of each second, which is not spent on generation.",
+    lines("Time spent capturing", "percentunit", "Part of each second that is not available for generation.",
           ask("sum by (instance) (rate(lightwell_capture_seconds_total{HERE}[SPAN]))", "{{instance}}"), width=6),
     lines("Captures refused", "reqps",
-          "budget_full (429): too much in flight. answer_too_large (413): asked for too much.",
+          "budget_full (429): too many captures at once. answer_too_large (413): too large.",
           ask("sum by (reason) (rate(lightwell_capture_rejected_total{HERE}[SPAN]))", "{{reason}}"), width=6),
 )  # fmt: skip
 
 ERRORS = (
-    lines("Failed by reason", "reqps", "Requests of the engine that ended with an error; docs/operating.md says more.",
+    lines("Failed by reason", "reqps", "Engine requests that ended with an error; see docs/operating.md.",
           ask("sum by (reason) (rate(lightwell_request_failed_total{HERE}[SPAN]))", "{{reason}}"), stacked=True),
-    lines("HTTP errors by status", "reqps", "4xx are the clients', 5xx the server's (504: the request's own deadline).",
+    lines("HTTP errors by status", "reqps", "4xx: errors of clients. 5xx: errors of the server (504: time limit).",
           ask(
               'sum by (status) (rate(lightwell_http_requests_total{HERE, NO_PROBES, status=~"[45].."}[SPAN]))',
               "{{status}}",
           ),
           stacked=True),
     lines("Share that fails, and objectives", "percentunit",
-          "Bad: 5xx or failed by the engine, at most 0.1 %. Late: first token after 2.5 s, at most 1 %.",
+          "Bad: 5xx or failed in the engine, at most 0.1 %. Late: first token after 2.5 s, at most 1 %.",
           ask('job:lightwell_bad_requests:ratio_rate5m{job=~"$job"}', "bad, 5 minutes"),
           ask('job:lightwell_bad_requests:ratio_rate1h{job=~"$job"}', "bad, 1 hour"),
           ask('job:lightwell_slow_first_tokens:ratio_rate5m{job=~"$job"}', "late, 5 minutes"),
           ask('job:lightwell_slow_first_tokens:ratio_rate1h{job=~"$job"}', "late, 1 hour")),
     lines("Connections ended by the server", "ops",
-          "slow: did not send its request; stalled: took nothing of its answer; refused: --max-connections were open.",
+          "slow: sent no complete request. stalled: did not read the answer. refused: too many.",
           ask("sum(rate(lightwell_slow_clients_total{HERE}[SPAN]))", "slow"),
           ask("sum(rate(lightwell_stalled_clients_total{HERE}[SPAN]))", "stalled"),
           ask("sum(rate(lightwell_refused_connections_total{HERE}[SPAN]))", "refused"),
@@ -59,40 +59,40 @@ ERRORS = (
 )  # fmt: skip
 
 WORKERS = (
-    Panel("Workers up", "state-timeline", "short", "Red: it takes no requests: starting, lost, hung.",
+    Panel("Workers up", "state-timeline", "short", "Red: the worker starts, has ended or hangs.",
           (ask("lightwell_worker_up{HERE}", "{{instance}} worker {{worker}}"),), limit=1, limit_is_least=True),
     lines("Workers started again", "short", "All requests of the worker ended with 503. The log has the reason of its "
               "end.",
           ask("sum by (instance) (increase(lightwell_worker_restarts_total{HERE}[SPAN]))", "{{instance}}")),
     lines(
-        "Requests by worker", "reqps", "Should be alike, but where prompts begin alike and go where their prefix is.",
+        "Requests by worker", "reqps", "Equal, except that prompts with the same prefix go to one worker.",
         ask("sum by (instance, worker) (rate(lightwell_worker_requests_total{HERE}[SPAN]))", "{{instance}} {{worker}}"),
     ),
-    lines("Running by worker", "short", "One that is much fuller than the others holds the long ones.",
+    lines("Running by worker", "short", "A worker with many more requests than others has the long ones.",
           ask("lightwell_worker_requests_running{HERE}", "{{instance}} {{worker}}")),
-    lines("Waiting by worker", "short", "Should be 0 while another worker has room.",
+    lines("Waiting by worker", "short", "Should be 0 while another worker has free places.",
           ask("lightwell_worker_requests_waiting{HERE}", "{{instance}} {{worker}}")),
-    lines("KV cache by worker", "percentunit", "The fullest one preempts first.",
+    lines("KV cache by worker", "percentunit", "The worker with the fullest cache preempts first.",
           ask("lightwell_worker_kv_cache_usage_ratio{HERE}", "{{instance}} {{worker}}"), top=1, limit=0.9),
-    lines("Routed to their prefix", TOKENS_PER_SECOND, "Prompt tokens sent to the worker that has them in its cache.",
+    lines("Routed to their prefix", TOKENS_PER_SECOND, "Prompt tokens sent to a worker that has them in its cache.",
           ask("sum by (instance) (rate(lightwell_routed_prefix_tokens_total{HERE}[SPAN]))", "{{instance}}"), width=6),
-    lines("Memory of the API process", "bytes", "Without the workers'. Steady growth under steady load is a leak.",
+    lines("Memory of the API process", "bytes", "Without the workers. Steady growth under constant load is a leak.",
           ask("process_resident_memory_bytes{HERE}", "{{instance}}"), width=6),
     lines(
-        "CPU of the API process", "percentunit", "1 is one core. Near 1 for long: run more servers, not more workers.",
+        "CPU of the API process", "percentunit", "1 is one core. If it stays near 1, run more servers, not workers.",
         ask("rate(process_cpu_seconds_total{HERE}[SPAN])", "{{instance}}"), width=6,
     ),
-    lines("Open files", "short", "One for each connection. --max-connections bounds them.",
+    lines("Open files", "short", "One for each connection, limited by --max-connections.",
           ask("process_open_fds{HERE}", "{{instance}}"), width=6),
 )  # fmt: skip
 
 NO_KEYS = "no API keys"
 KEYS = (
-    lines("Requests by key", "reqps", "Who uses the server. Empty where no keys are set.",
+    lines("Requests by key", "reqps", "Requests of each API key. Empty on a server without keys.",
           ask("sum by (key) (rate(lightwell_key_requests_total{HERE}[SPAN]))", "{{key}}"), width=6, when_empty=NO_KEYS),
-    lines("Tokens by key", TOKENS_PER_SECOND, "Prompt and generated, as tokens_per_minute counts them.",
+    lines("Tokens by key", TOKENS_PER_SECOND, "Prompt and generated tokens, as in tokens_per_minute.",
           ask("sum by (key) (rate(lightwell_key_tokens_total{HERE}[SPAN]))", "{{key}}"), width=6, when_empty=NO_KEYS),
-    lines("In flight by key", "short", "max_requests of a key bounds it.",
+    lines("In flight by key", "short", "Limited by max_requests of the key.",
           ask("sum by (key) (lightwell_key_requests_in_flight{HERE})", "{{key}}"), width=6, when_empty=NO_KEYS),
     lines("Over the limit by key", "reqps", "429 for a single key: raise its limit, or contact its owner.",
           ask("sum by (key, limit) (rate(lightwell_key_refusals_total{HERE}[SPAN]))", "{{key}}: {{limit}}"),
@@ -100,7 +100,7 @@ KEYS = (
 )  # fmt: skip
 
 ADAPTERS = (
-    lines("Requests by adapter", "reqps", "Who uses which LoRA adapter; 0 where there are none.",
+    lines("Requests by adapter", "reqps", "Requests of each LoRA adapter; 0 without adapters.",
           ask("sum by (lora_name) (rate(lightwell_lora_requests_total{HERE}[SPAN])) or vector(0)", "{{lora_name}}"),
           width=12),
     lines("Adapters loaded", "short", "At most --max-loras of a server.",

@@ -88,7 +88,7 @@ def hold_head(
         scale, cap = config.logit_scale, config.final_logit_softcap
         biases, project = _wide(reader, "head.bias", ids), _wide(reader, "embed_out.weight")
     elif config.classifier is None:
-        raise ValueError(f"{config.architecture} has no head that labels an input")
+        raise ValueError(f"{config.architecture} has no classification head")
     else:
         owner = weight = "classifier"
         activation, has_norm = config.classifier.dense, config.classifier.norm

@@ -84,16 +84,16 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Nam
         every = [each for has in stacks(config) for each in _short_names(config, has)]
         near = difflib.get_close_matches(rest, every, 4, cutoff=0.0)
         raise UnknownMatrix(
-            f"this model has no matrix {name[:80]!r}; near ones are {', '.join(near)}; it has "
+            f"this model has no matrix {name[:80]!r}; similar names are {', '.join(near)}; it has "
             f"{', '.join(names_of(config))}"
         )
     if not _is_in_block(short):
         if layer is not None:
-            raise UnknownMatrix(f"{short!r} is outside the blocks and has no layer")
+            raise UnknownMatrix(f"{short!r} is outside the blocks; leave out layer")
         return _outside(config, stack, short)
     own = stack_config(config, stack)
     if layer is None:
-        raise UnknownMatrix(f"{short!r} is in each block: name a layer from 0 to {own.num_layers - 1}")
+        raise UnknownMatrix(f"{short!r} exists in every block; set layer to a number from 0 to {own.num_layers - 1}")
     if not 0 <= layer < own.num_layers:
         raise UnknownMatrix(f"there is no layer {layer}; accepted are 0 to {own.num_layers - 1}")
     if short.startswith("attn.") and not own.has_attention(layer):
@@ -144,7 +144,7 @@ def split_name(config: ModelConfig, name: str, layer: int | None) -> tuple[Stack
     if match is None:
         return stack, layer, rest
     if layer not in (None, int(match[1])):
-        raise UnknownMatrix(f"{name[:80]!r} names layer {int(match[1])} and layer says {layer}")
+        raise UnknownMatrix(f"{name[:80]!r} names layer {int(match[1])} but layer is {layer}; set the layer once")
     return stack, int(match[1]), match[2]
 
 

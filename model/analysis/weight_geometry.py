@@ -107,7 +107,7 @@ def geometry(
     norms = torch.cat([block.norm(dim=1) for block in _blocks(vectors, check)])
     broken = (~norms.isfinite()).nonzero().flatten()
     if len(broken):
-        raise ValueError(f"the weights are broken: {len(broken)} of {count} vectors have no finite length")
+        raise ValueError(f"the weights are damaged: {len(broken)} of {count} vectors contain infinite numbers or NaN")
     is_there = norms.nonzero().flatten()
     num_pairs = len(is_there) * (len(is_there) - 1) // 2
     if max_pairs is None:

@@ -69,12 +69,14 @@ def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> Nam
     if found is not None:
         return found
     if at is None and (found := _meant(short, inside)):
-        raise UnknownMatrix(f"{_short(found.name)!r} is in each block: name a layer from 0 to {num_layers - 1}")
+        raise UnknownMatrix(
+            f"{_short(found.name)!r} exists in every block; set layer to a number from 0 to {num_layers - 1}"
+        )
     if at is not None and (found := _meant(short, outside)):
-        raise UnknownMatrix(f"{_short(found.name)!r} is outside the blocks and has no layer")
+        raise UnknownMatrix(f"{_short(found.name)!r} is outside the blocks; leave out layer")
     near = difflib.get_close_matches(short, [_short(each.name) for each in (*inside, *outside)], 4, cutoff=0.0)
     where = "this model" if at is None else f"layer {at}"
-    raise UnknownMatrix(f"{where} has no weight {name[:80]!r}; near ones are {', '.join(near)}")
+    raise UnknownMatrix(f"{where} has no weight {name[:80]!r}; similar names are {', '.join(near)}")
 
 
 def _meant(short: str, there: list[NamedWeight]) -> NamedWeight | None:

@@ -98,7 +98,9 @@ class WeightReader:
 
         def wide(part: torch.Tensor) -> torch.Tensor:
             if not part.isfinite().all():
-                raise ValueError(f"the weights of layer {layer}, head {head}, are broken: NaN or infinite")
+                raise ValueError(
+                    f"the weights of layer {layer}, head {head}, are damaged: they contain NaN or infinite numbers"
+                )
             return part.to(torch.float64)
 
         def rows(weight: torch.Tensor, first: int) -> torch.Tensor:

@@ -31,7 +31,7 @@ def open_file(path: Path, *, most: int | None = _MOST_BYTES, root: Path | None =
     if not stat.S_ISREG(found.st_mode) or (most is not None and found.st_size > most):
         os.close(file)
         size = "" if most is None else f" of at most {most} bytes"
-        kind = f"has {found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "is no regular file"
+        kind = f"has {found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "is not a regular file"
         raise ModelLoadError(f"{path}: {kind}; a regular file{size} is accepted")
     return os.fdopen(file, "rb")
 
@@ -40,7 +40,7 @@ def _open_below(root: Path, path: Path, flags: int) -> int:
     try:
         real = path.resolve()
     except RuntimeError as error:  # Python before 3.13
-        raise ModelLoadError(f"{path}: its links lead to themselves") from error
+        raise ModelLoadError(f"{path}: its symbolic links form a loop") from error
     if not real.is_relative_to(root):
         raise ModelLoadError(f"{path}: is outside {str(root)!r}; a file inside it is accepted")
     with ExitStack() as opened:
@@ -60,7 +60,7 @@ def read_text(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) 
     except OSError as error:
         raise ModelLoadError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise ModelLoadError(f"{path}: is no UTF-8 ({error.reason} at byte {error.start})") from error
+        raise ModelLoadError(f"{path}: is not valid UTF-8 ({error.reason} at byte {error.start})") from error
 
 
 def read_json(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) -> Any:
@@ -81,7 +81,9 @@ def read_json(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) 
     except json.JSONDecodeError as error:
         raise ModelLoadError(f"{path}: cannot be read as JSON (line {error.lineno}, column {error.colno})") from error
     except UnicodeEncodeError as error:
-        raise ModelLoadError(f"{path}: holds half of a surrogate pair, which is no character") from error
+        raise ModelLoadError(f"{path}: contains half of a surrogate pair, which is not a character") from error
     except ValueError as error:
         raise ModelLoadError(f"{path}: cannot be read as JSON (an integer has too many digits)") from error
-    raise ModelLoadError(f"{path}: is nested too deeply; {_MOST_DEPTH} lists and objects in each other are accepted")
+    raise ModelLoadError(
+        f"{path}: is nested too deeply; at most {_MOST_DEPTH} levels of lists and objects are accepted"
+    )

@@ -79,7 +79,7 @@ def read_lora_config(folder: Path, max_rank: int, root: Path | None = None) -> L
     """
     fields = read_json(folder / CONFIG_FILE, most=_MOST_BYTES, root=root)
     if not isinstance(fields, dict):
-        raise ModelLoadError(f"{folder / CONFIG_FILE}: holds a {type(fields).__name__}; an object is accepted")
+        raise ModelLoadError(f"{folder / CONFIG_FILE}: contains a {type(fields).__name__}; an object is accepted")
 
     def refuse(name: str, accepted: str) -> ModelLoadError:
         return ModelLoadError(f"{folder / CONFIG_FILE}: {_shown(name)[1:-1]} is {_shown(fields.get(name))}; {accepted}")
@@ -87,13 +87,13 @@ def read_lora_config(folder: Path, max_rank: int, root: Path | None = None) -> L
     if fields.get("peft_type") != "LORA":
         raise refuse("peft_type", "'LORA' is accepted")
     if fields.get("bias", "none") != "none":
-        raise refuse("bias", "'none' is accepted: the biases of an adapter are not added")
+        raise refuse("bias", "'none' is accepted, because biases of adapters are not supported")
     initial = fields.get("init_lora_weights")
     if isinstance(initial, str) and initial.lower().startswith(_OF_OTHER_BASES):
-        raise refuse("init_lora_weights", "such an adapter changes its base too; save it converted to plain LoRA")
+        raise refuse("init_lora_weights", "such an adapter also changes the base model; convert it to plain LoRA")
     for name in fields.keys() - _WITHOUT_MEANING:
         if fields[name]:
-            raise refuse(name, "only plain LoRA is served: accepted without this field, or with null or false")
+            raise refuse(name, "only plain LoRA is supported; remove this field, or set it to null or false")
     ranks, alphas = _pattern(folder, fields, "rank_pattern"), _pattern(folder, fields, "alpha_pattern")
     for name, rank in [("r", fields.get("r")), *(("rank_pattern", rank) for rank in ranks.values())]:
         if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= max_rank:
@@ -122,8 +122,8 @@ def _pattern(folder: Path, fields: dict[str, Any], name: str) -> dict[str, Any]:
     for key in pattern:
         if not re.fullmatch(r"[\w.]+", key):
             raise ModelLoadError(
-                f"{folder / CONFIG_FILE}: {name} has the key {_shown(key)}; names of modules, or their ends, are "
-                "accepted"
+                f"{folder / CONFIG_FILE}: {name} has the key {_shown(key)}; names of modules, or the ends of such "
+                "names, are accepted"
             )
     return pattern
 

@@ -52,7 +52,7 @@ def read_changes(folder: Path, config: ModelConfig, max_rank: int, root: Path | 
             entries = safetensors_entries(path, f"/dev/fd/{file.fileno()}")
     except OSError as error:
         raise ModelLoadError(
-            f"adapter folder {str(folder)!r} holds no {WEIGHTS_FILE} that can be read, the only file of weights"
+            f"adapter folder {str(folder)!r} contains no readable {WEIGHTS_FILE}, the only supported file of weights"
         ) from error
     pairs = _pairs(path, entries)
     table, changes, taken = table_of(config), {}, set[str]()
@@ -67,8 +67,8 @@ def read_changes(folder: Path, config: ModelConfig, max_rank: int, root: Path | 
             changes[weight.name] = _stacked(path, weight, modules, pairs, lora)
     if strange := sorted(pairs.keys() - taken):
         raise ModelLoadError(
-            f"{path}: {len(strange)} modules are no matrices of this network's blocks, the only ones that adapters may "
-            f"change{' (except experts)' if config.experts else ''}: {some_of(strange)}"
+            f"{path}: {len(strange)} modules are not matrices of this network's blocks, which are the only modules "
+            f"that adapters may change{' (except experts)' if config.experts else ''}: {some_of(strange)}"
         )
     return changes
 
@@ -88,11 +88,11 @@ def _pairs(path: Path, entries: dict[str, StoredTensor]) -> dict[str, Pair]:
             found.setdefault(match["module"], {})[match["part"]] = entry
     if strange:
         raise ModelLoadError(
-            f"{path}: {len(strange)} tensors are none of a plain LoRA, which are named "
+            f"{path}: {len(strange)} tensors do not belong to a plain LoRA adapter; its tensors are named "
             f"base_model.model.<module>.lora_A.weight and lora_B.weight: {some_of(strange)}"
         )
     if not found:
-        raise ModelLoadError(f"{path}: contains no tensors; an adapter changes one module or more")
+        raise ModelLoadError(f"{path}: contains no tensors; an adapter must change at least one module")
     if halves := sorted(module for module, pair in found.items() if len(pair) == 1):
         raise ModelLoadError(f"{path}: {len(halves)} modules have only one of lora_A and lora_B: {some_of(halves)}")
     return found
@@ -123,7 +123,7 @@ def _read(path: Path, module: str, name: str, pair: Pair, shape: tuple[int, int]
     entry = pair[name]
     if entry.shape != shape:
         raise ModelLoadError(
-            f"{path}: {module}.lora_{name}.weight is {list(entry.shape)}; the network and {CONFIG_FILE} say "
+            f"{path}: {module}.lora_{name}.weight is {list(entry.shape)}; the network and {CONFIG_FILE} require "
             f"{list(shape)}"
         )
     if entry.dtype not in ITEM_SIZES:
@@ -132,5 +132,5 @@ def _read(path: Path, module: str, name: str, pair: Pair, shape: tuple[int, int]
         )
     tensor = entry.read().float()
     if not tensor.isfinite().all():
-        raise ModelLoadError(f"{path}: {module}.lora_{name}.weight has numbers that are not finite")
+        raise ModelLoadError(f"{path}: {module}.lora_{name}.weight contains infinite numbers or NaN")
     return tensor

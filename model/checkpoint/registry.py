@@ -68,7 +68,7 @@ def find_architecture(hf_config: Mapping[str, Any]) -> str:
     first = ", ".join(family.architectures[0] for family in FAMILIES)
     found = ", ".join(map(str, named)) if named else f"model_type {model_type!r}"
     near = _near(hf_config, str(named[0]) if named else f"{model_type}ForCausalLM")
-    meant = f"near ones are {', '.join(near)}; " if near else ""
+    meant = f"similar names are {', '.join(near)}; " if near else ""
     raise ModelLoadError(f"config.json: architecture {found} is not supported; {meant}supported are {first}")
 
 

@@ -229,15 +229,17 @@ def read_name(config: ModelConfig, name: str) -> Written:
         rest, layer = match[1], int(match[2])
     known = _SPELLINGS.get(names.get(rest, rest))
     if known is None:
-        raise UnknownPoint(f"there is no point {name[:80]!r}; near ones are {near_names(config, name)}")
+        raise UnknownPoint(f"there is no point {name[:80]!r}; similar names are {near_names(config, name)}")
     point = BY_NAME[known]
     if layer is not None and not point.in_block:
         shown = short_name(config, stack, point.name)
-        raise UnknownPoint(f"{shown!r} is outside the blocks and has no layer; {shown!r} is accepted")
+        raise UnknownPoint(f"{shown!r} is outside the blocks; leave out layer; {shown!r} is accepted")
     absent_at = layer if layer is None or layer >= 0 else layer + stack_config(config, stack).num_layers
     reason = why_absent(config, stack, point, absent_at)
     if reason is not None:
-        raise UnknownPoint(f"this model has no point {name[:80]!r}: {reason}; near ones are {near_names(config, name)}")
+        raise UnknownPoint(
+            f"this model has no point {name[:80]!r}: {reason}; similar names are {near_names(config, name)}"
+        )
     return Written(stack, point, layer)
 
 
@@ -252,7 +254,7 @@ def _stack_of(config: ModelConfig, name: str) -> tuple[Stack, str]:
             continue
         if stack not in has:
             raise UnknownPoint(
-                f"this model has no {stack}, so no point {name[:80]!r}; near ones are {near_names(config, rest)}"
+                f"this model has no {stack}, so no point {name[:80]!r}; similar names are {near_names(config, rest)}"
             )
         return stack, rest
     return has[-1], name

@@ -57,7 +57,7 @@ def resolve_device(name: str) -> torch.device:
     is_there = torch.cuda.is_available()
     device = torch.device(("cuda" if is_there else "cpu") if name == "auto" else name)
     if not is_there and device.type == "cuda":
-        raise ModelLoadError(f"device is {name!r}, but torch finds no GPU here; use 'cpu' or 'auto'")
+        raise ModelLoadError(f"device is {name!r}, but torch finds no GPU; use 'cpu' or 'auto'")
     if not is_there and name == "auto" and torch.version.cuda is not None and (files := glob(_CARD_FILES)):
         raise ModelLoadError(
             f"device is 'auto', and this machine has a GPU ({files[0]}) that torch cannot use: the driver may be too "
@@ -145,7 +145,7 @@ def load_model(
     is_quantized = quantize != "none" or any(isinstance(each, QuantizedMatrix) for each in weights.values())
     if kernels.activations == "int8" and not is_quantized:
         raise ModelLoadError(
-            f"--activations int8: no weight of {folder} is kept in 8 or 4 bits; --quantize int8 and int4 are accepted"
+            f"--activations int8: no weight of {folder} is stored in 8 or 4 bits; --quantize int8 and int4 are accepted"
         )
     kernels = kernels.with_activations(dtype, device, quantize, is_quantized=is_quantized)
     model = build_model(
@@ -183,7 +183,7 @@ def load_dense_layers(
             shapes["linear.bias"] = (config.out_features,)
         found = {name: tensor.shape for name, tensor in stored.items()}
         if found != shapes:
-            raise ModelLoadError(f"{config.path}: the tensors are {found}; config.json there says {shapes}")
+            raise ModelLoadError(f"{config.path}: the tensors are {found}, but config.json requires {shapes}")
         tensors = {name: tensor.read().detach().to(device, wide) for name, tensor in stored.items()}
         layers.append(DenseLayer(linear(tensors["linear.weight"], tensors.get("linear.bias")), wide, config.is_tanh))
     return tuple(layers)

@@ -21,7 +21,9 @@ def load_adapter(folder: Path, model: Transformer, *, max_rank: int, root: Path 
     changes = read_changes(folder, model.config, max_rank, root)
     layers = dict(_layers(model))
     if missing := sorted(changes.keys() - layers.keys()):
-        raise ModelLoadError(f"adapter {str(folder)!r} changes {missing[0]}, which adapters cannot change here")
+        raise ModelLoadError(
+            f"adapter {str(folder)!r} changes {missing[0]}, which adapters of this network cannot change"
+        )
 
     def linear(weight: Tensor) -> Linear:
         own = weight.to(model.device, model.dtype)

@@ -148,5 +148,5 @@ def _modules(folder: Path, config: ModelConfig) -> tuple[str | None, TokenScore 
         if token_id is not None and not 0 <= token_id < config.vocab_size:
             raise score.refuse(name, f"0 to {config.vocab_size - 1} are expected")
     if ids[0] is None:
-        raise score.refuse("true_token_id", "the id of the token that means yes is expected")
+        raise score.refuse("true_token_id", 'the id of the token for "yes" is expected')
     return None, TokenScore(true_id=ids[0], false_id=ids[1])

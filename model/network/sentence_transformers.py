@@ -248,7 +248,7 @@ def _dense_layers(files: list[Fields], width: int) -> tuple[DenseConfig, ...]:
     layers = []
     for file in files:
         if file.size("in_features") != width:
-            raise file.refuse("in_features", f"the vectors before it have {width} numbers")
+            raise file.refuse("in_features", f"the previous module computes vectors with {width} numbers")
         layer = DenseConfig(
             path=file.file.removesuffix("/config.json"),
             in_features=width,

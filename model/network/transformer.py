@@ -97,7 +97,7 @@ class Transformer:
         leading rows that need all layers. Serves hooks, except for "logits". Raises ValueError without a decoder.
         """
         if self.decoder is None:
-            raise ValueError(f"{self.config.architecture} has no decoder; encode() runs it")
+            raise ValueError(f"{self.config.architecture} has no decoder; use encode()")
         with torch.inference_mode():  # a decorator would add a call in each step
             return self.decoder(batch, cache.layers, hooks)
 
@@ -110,7 +110,7 @@ class Transformer:
         ValueError without an encoder.
         """
         if self.encoder is None:
-            raise ValueError(f"{self.config.architecture} has no encoder; forward() runs it")
+            raise ValueError(f"{self.config.architecture} has no encoder; use forward()")
         scratch = self._scratch
         if scratch is None or len(scratch.keys) < batch.num_blocks or scratch.values.shape[2] != batch.block_size:
             self._scratch = None  # frees its memory for the larger one
@@ -178,7 +178,7 @@ class Transformer:
     def _before_head(self, hidden: Tensor) -> tuple[Linear, Tensor]:
         """Return the head, and its input [n, e]."""
         if self.head is None:
-            raise ValueError(f"{self.config.architecture} has no head: it gives no logits")
+            raise ValueError(f"{self.config.architecture} has no language-model head, so it computes no logits")
         x = hidden if self.config.logit_scale == 1 else hidden * self.config.logit_scale
         if self.head_transform is not None:
             x = self.head_transform(x)

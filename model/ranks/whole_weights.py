@@ -78,7 +78,7 @@ class WholeWeights:
         if _states(self._folder) != self._as_loaded:
             raise RuntimeError(
                 f"model_changed: the weight files in {self._folder} are not the files that this server loaded, and "
-                "whole weights are read from them; restart it to serve these files"
+                "complete weights are read from these files; restart the server to serve the changed files"
             )
 
 

@@ -132,7 +132,7 @@ class ChatTemplate:
         num_characters = sum(len(text) if isinstance(text, str) else 1 for text in texts)
         if num_characters > MAX_CHARACTERS:
             raise ChatTemplateError(
-                f"chat template: there are {num_characters} characters; at most {MAX_CHARACTERS} are accepted"
+                f"chat template: its input has {num_characters} characters; at most {MAX_CHARACTERS} are accepted"
             )
         is_large = num_characters > _THREAD_CHARACTERS or any(isinstance(text, list | dict) for text in texts)
         if is_large or tools:
@@ -161,7 +161,9 @@ class ChatTemplate:
         try:
             return _json_line(variables)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ChatTemplateError("chat template: the messages are nested too deeply, or no JSON") from error
+            raise ChatTemplateError(
+                "chat template: the messages are nested too deeply, or are not valid JSON"
+            ) from error
 
 
 def read_template_option(option: str) -> str:

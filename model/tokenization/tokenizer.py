@@ -110,7 +110,7 @@ class Tokenizer:
         """
         tokenizer = cls(read_tokenizer_files(Path(folder)))
         if tokenizer.vocab_size == 0:
-            raise TokenizerError(f"the tokenizer of {folder} has an empty vocabulary: there is no text it could read")
+            raise TokenizerError(f"the tokenizer of {folder} has an empty vocabulary: it cannot tokenize any text")
         return tokenizer
 
     def _id_of(self, name: str) -> int | None:
@@ -150,7 +150,7 @@ class Tokenizer:
             own = [[i for i, text in enumerate(texts) if text == each] for each in (0, 1)]
             room = max_length - (len(ids) - len(own[0]) - len(own[1]))
             if room < 1:
-                raise ValueError(f"{max_length} tokens leave no room for a pair of texts and its special tokens")
+                raise ValueError(f"{max_length} tokens are too few for a pair of texts with its special tokens")
             lengths = _longest_first(len(own[0]), len(own[1]), room)
             cut: set[int] = set()
             for places, kept_length in zip(own, lengths, strict=True):
@@ -222,7 +222,7 @@ def _run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
     except BaseException as error:
         if not is_failure(error):
             raise
-        raise UnreadableText("the model's tokenizer cannot read it") from None
+        raise UnreadableText("the model's tokenizer cannot encode it") from None
 
 
 def fallback_byte(token: str) -> int | None:
@@ -261,5 +261,5 @@ def _check_text(text: str) -> None:
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
         raise ValueError(
-            f"the text holds the lone surrogate U+{code:04X} at character {error.start}; send well-formed Unicode"
+            f"the text contains the lone surrogate U+{code:04X} at character {error.start}; send well-formed Unicode"
         ) from None

@@ -99,7 +99,9 @@ def _read(folder: Path) -> TokenizerFiles:
     _set_post_processor(raw, cls, options, special)
     if raw.post_processor is not None and (lacking := _lacking(raw, json.loads(raw.post_processor.__getstate__()))):
         file_name = folder / "tokenizer.json"
-        raise TokenizerError(f"{file_name}: post_processor names {lacking!r:.99}, a token that the vocabulary lacks")
+        raise TokenizerError(
+            f"{file_name}: post_processor names {lacking!r:.99}, a token that is not in the vocabulary"
+        )
     raw.no_truncation()
     raw.no_padding()
     raw.encode_special_tokens = bool(options.get("split_special_tokens", False))
@@ -134,13 +136,13 @@ def _vocabulary(folder: Path) -> Json:
         return {"model": {"type": "WordPiece", "vocab": _read_files(tokenizers.models.WordPiece.read_file, words)}}
     if (folder / "source.spm").exists():
         raise TokenizerError(
-            f"{folder} has source.spm and target.spm, one tokenizer for reading and another for writing, which are not "
-            "supported; a tokenizer.json is needed, made with the tokenizers library from the pieces and their ids"
+            f"{folder} has source.spm and target.spm, two tokenizers for input and output, which are not supported; a "
+            "tokenizer.json is needed, made with the tokenizers library from the pieces and their ids"
         )
     for path in [*sorted(folder.glob("*.model")), *folder.glob("tekken.json")]:
         convert = _CONVERT.format(folder=folder)
         raise TokenizerError(f"{folder} has only {path.name}; it must be converted once to tokenizer.json: {convert}")
-    raise TokenizerError(f"{folder} has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt")
+    raise TokenizerError(f"{folder} has no tokenizer: it needs tokenizer.json, vocab.json and merges.txt, or vocab.txt")
 
 
 def _read_files(read: Callable[..., Any], *paths: Path) -> Any:

@@ -160,7 +160,7 @@ class BatchFolder:
         opened = os.open(name, flags | _OPEN, 0o600, dir_fd=self._folder)
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             os.close(opened)
-            raise FileNotFoundError(f"{name} is no regular file")
+            raise FileNotFoundError(f"{name} is not a regular file")
         return opened
 
     def _write_record(self, name: str, content: bytes) -> None:

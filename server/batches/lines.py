@@ -45,7 +45,7 @@ def parse(line: bytes) -> dict[str, Any]:
         raise ValueError(f"the line has more than {MAX_LINE} bytes")
     request = orjson.loads(line)
     if not isinstance(request, dict):
-        raise ValueError("the line is no JSON object")
+        raise ValueError("the line is not a JSON object")
     custom_id = request.get("custom_id")
     if custom_id is not None and not isinstance(custom_id, _ID_TYPES):
         raise ValueError("custom_id: a string or a number is accepted")

@@ -54,7 +54,7 @@ def places(devices: Devices, device: str, count_cards: Callable[[], int] | None 
         return Places("cuda", cards=(0,)) if device == "cuda" else Places("cpu")
     num_cards = 0 if device == "cpu" else (count_cards or visible_cards)()
     if device == "cuda" and not num_cards:
-        raise ValueError("--device cuda needs a GPU, and torch finds none; --device cpu is accepted")
+        raise ValueError("--device cuda needs a GPU, but torch finds none; --device cpu is accepted")
     if num_cards:
         return Places("cuda", cards=_choose(devices, num_cards))
     if not isinstance(devices, int):
@@ -120,7 +120,7 @@ def _choose(devices: Devices, num_cards: int) -> tuple[int, ...]:
     if isinstance(devices, int):
         if devices > num_cards:
             accepted = "1 is" if num_cards == 1 else f"at most {num_cards} are"
-            raise ValueError(f"{devices} workers need as many GPUs, and torch finds {num_cards}; {accepted} accepted")
+            raise ValueError(f"{devices} workers need as many GPUs, but torch finds {num_cards}; {accepted} accepted")
         return tuple(range(devices))
     missing = [card for card in devices if card >= num_cards]
     if missing:

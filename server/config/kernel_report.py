@@ -80,7 +80,7 @@ def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
     levels = library.levels()
     is_native = kernels.kernels != "torch" and bool(levels)
     if measured and not is_native:
-        raise SettingsError("--measure needs kernels, and plain torch operations compute here")
+        raise SettingsError("--measure needs compiled kernels, but this configuration uses torch operations")
     use_threads(settings.threads, SMALL_MODEL)
     return KernelReport(
         library=str(library.library_path()),

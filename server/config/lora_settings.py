@@ -36,7 +36,7 @@ def lora_problem(
     if len(names) > max_loras:
         return f"--lora is given {len(names)} times; at most {max_loras} adapters are accepted (--max-loras)"
     if root is not None and not isdir(expanduser(root)):
-        return f"--lora-root {root!r:.200} is no folder; a folder that holds adapters is accepted"
+        return f"--lora-root {root!r:.200} is not a folder; a folder that contains adapters is accepted"
     return None
 
 

@@ -201,7 +201,7 @@ def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
 
 
 def as_table(found: Sizes, settings: Settings, stored_as: str | None = None) -> str:
-    """Return the sizes for people: one line for each part, in MiB. stored_as: the format that the checkpoint stores."""
+    """Return the sizes as a readable table, one line for each part, in MiB. stored_as: format of the checkpoint."""
     of_weights = "" if stored_as is None else f" (stored as {stored_as}, {_as_mib(found.quantized)} of them stay so)"
     of_states = f", {found.state} a sequence" if found.state else ""
     lines = {

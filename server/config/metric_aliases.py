@@ -28,8 +28,8 @@ def parse_alias(text: str) -> tuple[str, str]:
     metric = metric.removeprefix("lightwell_")
     if not separator or not _NAME.fullmatch(name):
         raise ValueError(
-            "NAME=METRIC is accepted, with a NAME of letters, digits, _ and : that begins with no digit, such as "
-            "vllm:num_requests_waiting=num_requests_waiting"
+            "NAME=METRIC is accepted, with a NAME of letters, digits, _ and : that does not begin with a digit, such "
+            "as vllm:num_requests_waiting=num_requests_waiting"
         )
     if name.startswith(_TAKEN):
         raise ValueError(
@@ -39,7 +39,7 @@ def parse_alias(text: str) -> tuple[str, str]:
     if metric not in METRICS:
         raise ValueError(f"{metric!r} cannot have an alias; accepted are {', '.join(METRICS)}")
     if metric.endswith("_total") and not name.endswith("_total"):
-        raise ValueError(f"{metric} is a counter, and its name ends in _total; {name}_total is accepted")
+        raise ValueError(f"{metric} is a counter, so its name must end in _total; {name}_total is accepted")
     return name, metric
 
 

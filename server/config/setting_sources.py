@@ -57,11 +57,15 @@ def _read_models(entries: Any, types: Mapping[str, Any], source: str) -> tuple[M
     found = []
     for name, entry in entries.items():
         if not name.strip() or not name.isprintable():
-            raise ValueError(f"{source}: {name!r:.200} is no name; letters, digits and signs in one line are accepted")
+            raise ValueError(
+                f"{source}: {name!r:.200} is not a valid name; letters, digits and signs in one line are accepted"
+            )
         given = dict(entry) if isinstance(entry, dict) else {"model": entry}
         model = given.pop("model", None)
         if not isinstance(model, str) or not model:
-            raise ValueError(f"{source}.{name}: {model!r:.200} is no model; a folder, a file or a hub id is accepted")
+            raise ValueError(
+                f"{source}.{name}: {model!r:.200} is not a model; a folder, a file or a hub id is accepted"
+            )
         values = {}
         for key, text in _known(given, types, f"{source}.{name}", "setting of one model").items():
             try:
@@ -87,14 +91,14 @@ def read_file(path: Path, names: Iterable[str]) -> dict[str, Any]:
         # The error's own text quotes the line, which may contain a key.
         mark = getattr(error, "problem_mark", None)
         where = f": {getattr(error, 'problem', None)} in line {mark.line + 1}" if mark else ""
-        raise ValueError(f"--config {str(path)!r} is no YAML{where}") from None
+        raise ValueError(f"--config {str(path)!r} is not valid YAML{where}") from None
     if content is None or content == "":
         return {}
     if not isinstance(content, dict):
         raise ValueError(f"--config {str(path)!r}: lines such as 'port: 8000' are accepted")
     models = content.pop("models", None)
     if models is not None and "model" in content:
-        raise ValueError(f"--config {str(path)!r}: model and models are both given; one of them is accepted")
+        raise ValueError(f"--config {str(path)!r}: model and models are both set; one of them is accepted")
     found = _known(content, [name for name in names if name != "config"], f"--config {str(path)!r}")
     return found if models is None else {**found, "models": models}
 

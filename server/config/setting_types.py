@@ -124,7 +124,7 @@ def texts(metavar: str, read: Callable[[str], Any] = str, *, is_secret: bool = F
     def parse(text: str) -> tuple[Any, ...]:
         values = tuple(part.strip() for part in text.split(","))
         if not all(values):
-            raise ValueError("a value between commas is empty; non-empty values are accepted")
+            raise ValueError("a value in the list is empty; non-empty values are accepted")
         return tuple(map(read, values))
 
     return SettingType(parse, metavar, is_list=True, is_secret=is_secret)

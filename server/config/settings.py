@@ -386,19 +386,20 @@ class Settings:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise SettingsError(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is less than --max-num-seqs "
-                f"{self.max_num_seqs}, but each running sequence needs a token per step: raise one or lower the other"
+                f"{self.max_num_seqs}, but each running sequence needs one token per step; raise "
+                "--max-num-batched-tokens or lower --max-num-seqs"
             )
         if self.batch_invariant and self.no_batch_invariant:
-            raise SettingsError("--batch-invariant and --no-batch-invariant contradict each other; give one of them")
+            raise SettingsError("--batch-invariant and --no-batch-invariant contradict each other; set one of them")
         if name := repeated_name(self.metric_alias):
             raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one metric")
         if (self.speculation == "draft") is (self.draft_model is None):
-            raise SettingsError("--speculation draft and --draft-model need each other; give both or none")
+            raise SettingsError("--speculation draft and --draft-model are only accepted together; set both or none")
         if self.no_compile and self.kernels == "native":
             raise SettingsError("--no-compile means --kernels torch and contradicts --kernels native; set one of them")
         if self.max_look_tokens not in (None, self.max_capture_tokens or self.max_look_tokens):
             raise SettingsError(
-                f"--max-look-tokens {self.max_look_tokens}, the older name of --max-capture-tokens, contradicts "
+                f"--max-look-tokens {self.max_look_tokens}, the old name of --max-capture-tokens, contradicts "
                 f"{self.max_capture_tokens}; give one of them"
             )
         drafts = "speculation", "off" if self.speculation != "draft" else "draft", "off"
@@ -420,13 +421,15 @@ class Settings:
         names = [option.name for option in self.model]
         is_for_one = names in ([None], [self.served_model_name]) or not (names or self.models_dir)
         if self.served_model_name is not None and not is_for_one:
-            raise SettingsError("--served-model-name is for one --model without a name; NAME=MODEL names each")
+            raise SettingsError(
+                "--served-model-name is accepted with only one --model; for several models, use --model NAME=MODEL"
+            )
         if self.lora and self.models_dir is not None and not self.model:
             raise SettingsError(
-                "--lora is for the models of --model, and --models-dir has other models; give --model too"
+                "--lora needs --model: it adds adapters to the models of --model, not to the models of --models-dir"
             )
         if name := next((name for name in names if name is not None and names.count(name) > 1), None):
-            raise SettingsError(f"--model: two models are named {name!r}; each name is accepted once")
+            raise SettingsError(f"--model: two models have the name {name!r}; each name is accepted once")
 
     @property
     def source(self) -> str | None:

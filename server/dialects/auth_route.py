@@ -163,7 +163,7 @@ def admin_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
 
         def check_right(self, known: KnownKey) -> None:
             if not known.key.is_admin:
-                raise Forbidden(f"The API key {known.key.name!r} is no admin key.", code="admin_key_needed")
+                raise Forbidden(f"The API key {known.key.name!r} is not an admin key.", code="admin_key_needed")
 
     return AdminRoute
 
@@ -214,7 +214,7 @@ async def read_body(request: Request, max_bytes: int, field: Any = None) -> None
             num_commas += chunk.count(b",")  # a little of the event loop's time with each chunk
             if num_commas > MAX_BODY_VALUES:
                 raise PayloadTooLarge(
-                    f"The body holds more than {MAX_BODY_VALUES} commas and would be parsed for too long; send fewer "
+                    f"The body has more than {MAX_BODY_VALUES} commas, so parsing it would take too long; send fewer "
                     "or shorter inputs, and arrays as base64.",
                     code="body_too_large",
                 )

@@ -80,7 +80,7 @@ def _wish(value: str | None) -> float | None:
         seconds = math.nan
     if not 0 < seconds < math.inf:
         raise BadRequest(
-            f"{HEADER}: {shown(value)} is no time; a number of seconds above 0 is accepted.",
+            f"{HEADER}: {shown(value)} is not a duration; a number of seconds above 0 is accepted.",
             param=HEADER,
             code="invalid_value",
         )

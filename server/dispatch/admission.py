@@ -219,8 +219,8 @@ class Admission:
         if self.capture.used + cost.capture_bytes > self.capture.limit:
             raise self._refusal(
                 "capture_budget_full",
-                f"{self.capture.used} bytes of captures are in flight; with this one's {cost.capture_bytes} they would "
-                f"exceed the {self.capture.limit} that are accepted (--max-capture-bytes, --worker-memory).",
+                f"{self.capture.used} bytes of captures wait to be sent; with this one's {cost.capture_bytes} they "
+                f"would exceed the {self.capture.limit} that are accepted (--max-capture-bytes, --worker-memory).",
                 self.capture.seconds_until_free(cost.capture_bytes),
             )
         self.requests.take(1, client)
@@ -232,11 +232,11 @@ class Admission:
             self._unread[cost.num_read] += 1
 
     def _admit_background(self, capture_bytes: int) -> None:
-        """Count a row of a batch in. Raises QueueFull, without counting a refusal: rows leave half of the captured
-        bytes to other requests.
+        """Admit a row of a batch. Rows may use half of the capture budget; the other half is reserved for other
+        requests. Raises QueueFull, which is not counted as a rejected request.
         """
         if self.capture.used and self.capture.used + capture_bytes > self.capture.limit / 2:
-            raise QueueFull("Captures of other rows are in flight.", code="capture_budget_full", retry_after=1)
+            raise QueueFull("Captures of other requests wait to be sent.", code="capture_budget_full", retry_after=1)
         self.hold_capture(capture_bytes)
 
     def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
@@ -299,7 +299,7 @@ class Admission:
         if seconds > self.max_queue_time:
             raise self._refusal(
                 "queue_time_exceeded",
-                f"At the present rate this request would wait about {seconds:.0f} s for its turn; at most "
+                f"At the present load this request would wait about {seconds:.0f} s for its turn; at most "
                 f"{self.max_queue_time:g} s are accepted (--max-queue-time).",
                 seconds - self.max_queue_time,
             )
@@ -313,14 +313,14 @@ class Admission:
         if not self.tokens.has_room(num_tokens, client):
             raise self._refusal(
                 "queue_tokens_full",
-                f"The unfinished requests hold {self.tokens.used} tokens; with this one's {num_tokens} they would "
+                f"The unfinished requests have {self.tokens.used} tokens; with this one's {num_tokens} they would "
                 f"exceed the {self.tokens.limit} that are accepted (--max-num-queued-tokens).",
                 self.tokens.seconds_until_free(num_tokens),
             )
         if not self.blocks.has_room(num_blocks, client):
             raise self._refusal(
                 "queue_blocks_full",
-                f"The unfinished requests may come to need {self.blocks.used} blocks of the KV cache; with this one's "
+                f"The unfinished requests may need {self.blocks.used} blocks of the KV cache; with this one's "
                 f"{num_blocks} they would exceed the {self.blocks.limit:.0f} that are accepted (--max-kv-demand).",
                 self.blocks.seconds_until_free(num_blocks),
             )

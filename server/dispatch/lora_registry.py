@@ -90,8 +90,8 @@ class LoraRegistry:
             raise NotFound(f"The LoRA adapter {adapter.name!r} was unloaded.", param="model", code="model_not_found")
         if isinstance(task, WeightsTask):
             raise BadRequest(
-                f"model: {adapter.name!r} is a LoRA adapter, and this route reads the model's own weights; the model's "
-                "name is accepted.",
+                f"model: {adapter.name!r} is a LoRA adapter, but this route reads the weights of the model; the name "
+                "of the model is accepted.",
                 param="model",
                 code="adapter_not_supported",
             )
@@ -176,14 +176,14 @@ class LoraRegistry:
     def _check_new(self, name: str) -> None:
         if name in self._served or name in self._loading:
             raise BadRequest(
-                f"lora_name: the LoRA adapter {name!r} is loaded already; unload it first, or take another name.",
+                f"lora_name: the LoRA adapter {name!r} is already loaded; unload it first, or use another name.",
                 param="lora_name",
                 code="lora_name_in_use",
             )
         num_loaded = len(self._served) + len(self._loading)
         if num_loaded >= self._max_loras:
             raise BadRequest(
-                f"lora_name: {num_loaded} LoRA adapters are loaded, the most that are accepted (--max-loras); unload "
+                f"lora_name: {num_loaded} LoRA adapters are loaded, the largest accepted number (--max-loras); unload "
                 "one first.",
                 param="lora_name",
                 code="too_many_loras",

@@ -72,7 +72,7 @@ class RequestContext:
                 self.backstop.reschedule(end + _BACKSTOP)
 
     def check_time(self) -> None:
-        """Raise DeadlineExceeded if its time is over already: then the engine need not hear of it."""
+        """Raise DeadlineExceeded if the request's time is already over, before it is sent to the engine."""
         if self.deadline is not None and self.deadline <= time.monotonic():
             raise self.late("it was still being read")
 

@@ -49,8 +49,8 @@ class RoutedPrompt:
     ) -> "RoutedPrompt":
         """Make one from a request to the engine. is_changed: whether it has interventions.
 
-        A capture reuses no blocks, since the cache lacks the captured positions. It also leaves none: it may compute
-        too few layers.
+        A capture does not read the prefix cache, because the captured positions must be computed. It adds no blocks to
+        the cache, because it may not compute all layers.
         """
         takes = leaves = not is_changed and isinstance(task, GenerateTask | EmbedTask | ClassifyTask)
         if isinstance(task, GenerateTask):

@@ -178,7 +178,7 @@ class Engine:
     def step(self) -> StepOutput:
         """Run one step. If it fails, only the requests that caused it end, with finish_reason "error" or "memory".
 
-        Raises what the network raises when it can no longer compute anything: the engine is then unusable.
+        Raises the exception of a network that can compute nothing more: the engine is then unusable.
         """
         self._expire()
         step = self._ahead.take()

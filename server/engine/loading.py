@@ -115,8 +115,9 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
         if failure_of(error).reason != "memory":
             raise
         raise ModelLoadError(
-            f"the largest step needs more memory: lower --max-num-batched-tokens ({config.max_num_batched_tokens}), "
-            f"--max-num-seqs ({config.max_num_seqs}) or --max-model-len ({max_model_len})"
+            "the largest step needs more memory than there is: lower --max-num-batched-tokens "
+            f"({config.max_num_batched_tokens}), --max-num-seqs ({config.max_num_seqs}) or --max-model-len "
+            f"({max_model_len})"
         ) from error
     if ranks is not None:
         ranks.settle(config.worker_memory)

@@ -89,7 +89,7 @@ async def answer_form(
         grammar = await in_grammar_thread(_composed, answers, request.form_field)
     texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else (*tags.texts, tags.end))]
     kept = _kept_tokens(model, texts)
-    # A grammar of the answer admits no special token: text that looks like one is text.
+    # A grammar never permits special tokens, so text that looks like a special token is ordinary text.
     special = tuple(kept) if body_grammar is None else ()
     if syntax is None and start is Start.ANSWER and not special:
         return AnswerForm(grammar, prefix=_pieces(model, prefilled))

@@ -76,7 +76,7 @@ class ChoiceText:
         return text
 
     def _read(self, raw: str, num_tokens: int) -> str:
-        """Return the text that becomes final with `raw`, the text of the last of so many tokens."""
+        """Return the text that becomes final with `raw`, the text of the last token."""
         return self._stops.push(raw, may_stop=num_tokens > self._min_tokens)
 
     def take(self, output: RequestOutput) -> Piece:

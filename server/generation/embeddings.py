@@ -62,11 +62,13 @@ def embed_task(model: ServedModel, body: EmbeddingRequest) -> EmbedTask:
     width = _full_width(model, is_dense, modes)
     if body.dimensions is not None and body.dimensions > width:
         raise BadRequest(
-            f"dimensions: {body.dimensions} is over the model's {width}; 1 to {width} are accepted.", param="dimensions"
+            f"dimensions: {body.dimensions} is larger than the width {width} of the model's vectors; 1 to {width} are "
+            "accepted.",
+            param="dimensions",
         )
     if body.pooling is None and defaults.refusal is not None:
         raise BadRequest(
-            f"pooling: the vectors that this model's files describe cannot be made here ({defaults.refusal}); mean, "
+            f"pooling: the pooling in this model's files is not supported ({defaults.refusal}); mean, "
             "last, cls and none are accepted.",
             param="pooling",
             code="not_supported_by_model",
@@ -111,7 +113,7 @@ async def _prepared(model: ServedModel, body: EmbeddingRequest, keep: Keep | Non
     name = defaults.default_prompt_name if body.prompt_name is None else body.prompt_name
     if name is not None and name not in defaults.prompts:
         known = ", ".join(map(repr, defaults.prompts)) or "this model has none: null"
-        raise BadRequest(f"prompt_name: there is no prompt {shown(name)}; accepted: {known}.", param="prompt_name")
+        raise BadRequest(f"prompt_name: unknown prompt {shown(name)}; accepted: {known}.", param="prompt_name")
     before = "" if name is None else defaults.prompts[name]
 
     def prepared(text: str, name: str) -> str:

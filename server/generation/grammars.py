@@ -70,7 +70,7 @@ def _parsed(constraint: Constraint, text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadRequest(
-            f"{constraint.field}: the text is no JSON (character {error.pos} is wrong); an object, or the JSON text of "
-            "one, is accepted.",
+            f"{constraint.field}: the text is not valid JSON (at character {error.pos}); an object, or the JSON text "
+            "of one, is accepted.",
             param=constraint.field,
         ) from None

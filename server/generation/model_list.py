@@ -303,15 +303,15 @@ class ModelList:
         now = time.monotonic()
         if seconds := _seconds_to_retry(slot):
             raise Unavailable(
-                f"The model {slot.id!r} cannot be loaded: {slot.error}. It is tried again in {seconds} s.",
+                f"The model {slot.id!r} cannot be loaded: {slot.error}. The server tries again in {seconds} s.",
                 code="model_not_loaded",
                 retry_after=seconds,
             )
         loads = self._loads.setdefault(key, deque(maxlen=_LOADS_PER_MINUTE))
         if len(loads) == _LOADS_PER_MINUTE and now < loads[0] + 60:
             raise RateLimited(
-                f"The requests of this key have loaded {_LOADS_PER_MINUTE} models in a minute, the most that are "
-                f"accepted; {slot.id!r} is not loaded.",
+                f"The requests of this key have loaded {_LOADS_PER_MINUTE} models within a minute, the largest "
+                f"accepted number; {slot.id!r} is not loaded.",
                 code="too_many_loads",
                 retry_after=int(loads[0] + 60 - now) + 1,
             )

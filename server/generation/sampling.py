@@ -35,7 +35,7 @@ def sampling_params(model: ServedModel, request: TextRequest, *, max_tokens: int
     min_tokens = asked.get("min_tokens", 0)
     if min_tokens > max_tokens:
         raise BadRequest(
-            f"min_tokens: {min_tokens} is over {request.names.of('max_tokens')}, which is {max_tokens}; 0 to "
+            f"min_tokens: {min_tokens} is larger than {request.names.of('max_tokens')}, which is {max_tokens}; 0 to "
             f"{max_tokens} are accepted.",
             param="min_tokens",
         )

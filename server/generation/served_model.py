@@ -37,7 +37,7 @@ class ModelFiles:
     chat_template: ChatTemplate | None
     embedding_defaults: EmbeddingDefaults
     score_defaults: ScoreDefaults | None
-    """How pairs are scored, or None if the model has no head that labels an input and is no CrossEncoder."""
+    """How pairs are scored, or None if the model has no classification head and is no CrossEncoder."""
     sampling_defaults: SamplingDefaults
     max_model_len: int
     """Most tokens of prompt and completion together that model and settings allow."""

@@ -182,8 +182,8 @@ class Arrived:
 async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
     """Yield the pieces of all runs as they come. The first failure ends the iteration.
 
-    The queue has no bound: a piece that waits takes the place of the engine's output, which nothing holds back, and a
-    stop string ends a choice even while the client reads nothing. `--send-timeout` bounds how long it may do so.
+    The queue has no limit: nothing holds back the engine's output, and a stop string must end a choice even while the
+    client reads nothing. `--send-timeout` limits the time for which a client may read nothing.
     """
     if len(runs) == 1:
         async for piece in runs[0].pieces():

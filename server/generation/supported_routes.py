@@ -44,7 +44,7 @@ INSPECTIONS = {
 }
 """The inspection routes, each with its module of `server.dialects.inspect`."""
 EMBEDDINGS = ("/v1/embeddings", "/api/embed", "/api/embeddings", "/embed", "/embed_all", "/similarity")
-"""The routes that make vectors."""
+"""Routes that return embeddings."""
 ROUTES_OF_ANY_MODEL = (
     EMBEDDINGS[0],
     *(route for route in INSPECTIONS if route not in ROUTES_OF_A_HEAD),
@@ -93,7 +93,7 @@ def why_not(model: ModelFiles, route: str) -> UnsupportedReason | None:
         )
     if route == "/v1/lens" and config.altup is not None:
         return UnsupportedReason(
-            f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams: the first, "
+            f"{config.architecture} computes its logits from {config.altup.num_streams} residual streams: the first, "
             f"which has the points, is not enough for a prediction; /v1/next and /v1/trajectory are "
             "accepted"
         )
@@ -138,7 +138,7 @@ def _why_no_labels(model: ModelFiles) -> UnsupportedReason | None:
     defaults, config = model.score_defaults, model.config
     if config.classifier is None:
         return UnsupportedReason(
-            f"this model ({config.architecture}) has no head that labels an input; networks with one "
+            f"this model ({config.architecture}) has no classification head; networks with one "
             "(...ForSequenceClassification) are accepted"
         )
     if defaults is not None and defaults.refusal is not None:
@@ -154,7 +154,7 @@ def _why_not_sparse(model: ModelFiles) -> UnsupportedReason | None:
             "masked language model is accepted"
         )
     if refusal is not None:
-        return UnsupportedReason(f"the vectors that this model's files describe cannot be made here ({refusal})")
+        return UnsupportedReason(f"the pooling in this model's files is not supported ({refusal})")
     return None
 
 
@@ -165,7 +165,7 @@ def why_no_weights(settings: Settings, keys: Keyring, key: ApiKey | None) -> Uns
         return None
     if access == "off":
         return UnsupportedReason("this server hands out no weights (--weights-access off)", "weights_off")
-    whose = "it has no keys, and so no admin" if key is None else f"the API key {key.name!r} is no admin key"
+    whose = "it has no keys, and so no admin" if key is None else f"the API key {key.name!r} is not an admin key"
     return UnsupportedReason(
         f"this server returns its weights only to admin keys, and {whose}; an admin key of --api-key-file is "
         "accepted, or every client with --weights-access open",
@@ -200,7 +200,7 @@ def check_part(model: ServedModel, part: Part | None, field: str = "part") -> Pa
         return "encoder" if config.kind == "encoder" else "decoder"
     if part not in has:
         raise BadRequest(
-            f"{field}: {part!r} is not in this model, which is of kind {config.kind!r} ({config.architecture}); "
+            f"{field}: this model has no part {part!r}; its kind is {config.kind!r} ({config.architecture}); "
             f"accepted: {', '.join(map(repr, has))}.",
             param=field,
         )

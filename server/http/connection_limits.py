@@ -18,13 +18,13 @@ from lightwell.server.http.errors import ApiError, Unavailable
 logger = logging.getLogger(__name__)
 
 MIN_BODY_RATE = 16 * 1024
-"""Bytes of a body that earn its client another second."""
+"""Bytes per second: each such number of received bytes extends the time limit of a body by a second."""
 SPARE_CONNECTIONS = 32
-"""Connections beyond `max_connections`: for probes, and for telling the others that there are too many."""
+"""Connections in addition to `max_connections`, for probes and for answers with 503."""
 _SPARE_HEAD_TIMEOUT = 1.0
 """Seconds for the head of a request on a spare connection."""
 _CHECKS_PER_TIMEOUT = 4
-"""How often within a timeout a connection is checked: a slow one ends up to a quarter of it later."""
+"""Checks of a connection within its timeout; a slow connection ends at most a quarter of the timeout late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

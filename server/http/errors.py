@@ -5,14 +5,14 @@ The tree (status, type):
     ApiError
     ├── BadRequest            400  invalid_request_error   a wrong value; the message names it and the accepted values
     ├── Unauthorized          401  authentication_error    no key, or a wrong one
-    ├── Forbidden             403  permission_error        the key is no admin key
+    ├── Forbidden             403  permission_error        the key is not an admin key
     ├── NotFound              404  not_found_error         no such model or route
     ├── NotAcceptable         406  invalid_request_error   no such answer format
     ├── Conflict              409  invalid_request_error   the state of the object permits no such change
     ├── PayloadTooLarge       413  invalid_request_error   the body or the answer would be too large
     ├── UnsupportedMediaType  415  invalid_request_error   the body is not JSON
     ├── QueueFull             429  rate_limit_error        come back later (Retry-After)
-    ├── RateLimited           429  rate_limit_error        the key has used what it may (Retry-After)
+    ├── RateLimited           429  rate_limit_error        the key has reached its limit (Retry-After)
     ├── EngineError           500  server_error            the engine failed on this request
     ├── Unavailable           503  unavailable_error       loading or draining (Retry-After)
     │   └── WorkerLost        503  unavailable_error       the worker that ran the request died
@@ -98,7 +98,7 @@ class NotAcceptable(_Kind, status=406, type="invalid_request_error"):
 
 
 class Conflict(_Kind, status=409, type="invalid_request_error"):
-    """Raised when the object's state permits no such change."""
+    """Raised when the state of an object does not permit the requested change."""
 
 
 class PayloadTooLarge(_Kind, status=413, type="invalid_request_error"):

@@ -33,7 +33,7 @@ def check_json_text(text: str, field: str) -> None:
     """Raise BadRequest for JSON in a text that may hold more values than a body."""
     if text.count(",") > MAX_SCALARS:
         raise BadRequest(
-            f"{field}: JSON with {text.count(',')} commas; at most {MAX_SCALARS} are accepted.",
+            f"{field}: the JSON has {text.count(',')} commas; at most {MAX_SCALARS} are accepted.",
             param=field,
             code="invalid_value",
         )
@@ -145,7 +145,7 @@ class JsonReader:
     def _text(self) -> str:
         self._num_texts += 1
         if self._num_texts > MAX_TEXTS:
-            raise _too_much(f"more than {MAX_TEXTS} texts and names of fields; at most {MAX_TEXTS} are accepted")
+            raise _too_much(f"more than {MAX_TEXTS} texts and field names; at most {MAX_TEXTS} are accepted")
         begin, self._at = self._at, self._at + 1
         pieces: list[str] = []
         while not self._body.startswith(b'"', self._at):

@@ -100,7 +100,7 @@ class MultipartReader:
         chunk = await anext(self._chunks, None)
         if not chunk:
             if chunk is None:
-                raise _wrong("it ends before its last boundary")
+                raise _wrong("the body ends before its last boundary")
             return
         self._buffer += chunk
 

@@ -60,7 +60,7 @@ def negotiate(accept: str | None) -> Format:
             best, best_quality = candidate, quality
     if best is None:
         formats = ", ".join(candidate.value for candidate in Format)
-        raise NotAcceptable(f"Accept: {shown(accept)} names no format of this route; accepted: {formats}.")
+        raise NotAcceptable(f"Accept: {shown(accept)} contains no format of this route; accepted: {formats}.")
     return best
 
 
@@ -296,8 +296,8 @@ def check_npy(num_arrays: int) -> None:
     """Raise BadRequest unless there is exactly one array, as a .npy file requires. Call it before anything runs."""
     if num_arrays != 1:
         raise BadRequest(
-            f"application/x-npy holds one array and this answer has {num_arrays}; request one array of one input, or "
-            "application/vnd.safetensors."
+            f"application/x-npy can contain only one array, but this answer has {num_arrays}; request one array of one "
+            "input, or application/vnd.safetensors."
         )
 
 
@@ -311,7 +311,7 @@ def npy_pieces(array: NumpyArray) -> Iterator[Piece]:
 
 
 async def paced(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
-    """Yield the pieces, joined to sizes worth a write, and let other requests run after each."""
+    """Yield the pieces, joined to at least `WRITE_BYTES`, and let other requests run after each of them."""
     waiting = bytearray()
     for piece in pieces:
         if waiting or len(piece) < WRITE_BYTES:

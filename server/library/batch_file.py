@@ -28,7 +28,7 @@ def run_file(settings: Settings, source: Path, target: Path, report: Callable[[P
     with contextlib.ExitStack() as until_end:
         with _named_errors(source):
             if not source.is_file():
-                raise BatchError(f"{source}: a file is accepted; it is read twice")
+                raise BatchError(f"{source}: a regular file is accepted, because it is read twice")
             lines = until_end.enter_context(source.open("rb"))
             progress = Progress(sum(1 for _ in read_lines(lines)))
         with _named_errors(target):
@@ -38,7 +38,7 @@ def run_file(settings: Settings, source: Path, target: Path, report: Callable[[P
             try:
                 fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BatchError(f"{target}: another job writes to it") from None
+                raise BatchError(f"{target}: another job is writing to this file") from None
             lines.seek(0)
             progress.num_done = _continue(output, read_lines(lines), source)
         application = until_end.enter_context(contextlib.closing(Application(settings)))
@@ -49,7 +49,7 @@ def run_file(settings: Settings, source: Path, target: Path, report: Callable[[P
                 await asyncio.sleep(_PAUSE)  # other lines of this job are in its way
             if reply.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 reason = reply.content[:200].decode(errors="replace")
-                raise BatchError(f"the engine cannot answer any more: {reason}")
+                raise BatchError(f"the engine has ended: {reason}")
             return reply
 
         async def write(answers: bytes) -> None:
@@ -79,8 +79,8 @@ def _continue(output: BinaryIO, asked: Iterator[bytes], source: Path) -> int:
     found = find_answers(output, asked)
     if found.is_foreign:
         raise BatchError(
-            f"{output.name}: line {found.num_lines + 1} does not answer that line of {source}; an output of the same "
-            "input, or a new file, is accepted"
+            f"{output.name}: line {found.num_lines + 1} is not the answer to that line of {source}; an output of the "
+            "same input, or a new file, is accepted"
         )
     output.truncate(found.size)
     output.seek(0, os.SEEK_END)

@@ -131,7 +131,10 @@ class _Batches:
         """Run a request for each prompt, and return the answers in their order. The first failure ends all."""
         each = list(sampling) if isinstance(sampling, Sequence) else [sampling] * len(prompts)
         if len(each) != len(prompts):
-            raise ValueError(f"sampling_params: {len(each)} for {len(prompts)} prompts; one, or one each is accepted")
+            raise ValueError(
+                f"sampling_params: {len(each)} for {len(prompts)} prompts; one for all prompts, or one for each "
+                "prompt, is accepted"
+            )
         places = asyncio.Semaphore(self._max_together)
         with progress_bar(len(prompts), use_tqdm) as advance:
 
@@ -350,7 +353,9 @@ def settings_of(model: str | os.PathLike[str] | None, settings: Mapping[str, Any
         name = _OTHER_NAMES.get(given, given)
         if name in _IGNORED:
             if name == "trust_remote_code" and value:
-                raise ValueError("trust_remote_code: False is accepted; Lightwell runs no code of models")
+                raise ValueError(
+                    "trust_remote_code: False is accepted; Lightwell does not run code from model repositories"
+                )
             warnings.warn(f"{given} has no effect here", stacklevel=4)
         elif name not in accepted:
             if name in setting_names():

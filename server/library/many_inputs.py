@@ -13,9 +13,9 @@ from lightwell_client._results import Usage
 T = TypeVar("T")
 
 _INPUTS, _REQUESTS = 64, 16
-"""Inputs of one request, and requests at a time. A step takes inputs of several requests."""
+"""Largest number of inputs in a request, and of concurrent requests. A step computes inputs of several requests."""
 _SHOWN_FROM = 11
-"""Least number of inputs with a progress bar."""
+"""Smallest number of inputs for which a progress bar is shown."""
 
 
 async def in_parts(

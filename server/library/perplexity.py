@@ -95,7 +95,9 @@ def measure(
     if len(ids) < LEAST_TOKENS:
         raise ModelLoadError(f"{text} has {len(ids)} tokens; perplexity needs {LEAST_TOKENS} or more")
     if other is not None and other.llm.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens] != ids:
-        raise ModelLoadError(f"{against} splits {text} into other tokens; a model with the same vocabulary is accepted")
+        raise ModelLoadError(
+            f"{against} splits {text} into different tokens; a model with the same vocabulary is accepted"
+        )
     window = scorer.window if other is None else min(scorer.window, other.window)
     score, others_score, comparison = Score(), None if other is None else Score(), Comparison()
     for part in _windows(ids, window):

@@ -38,7 +38,7 @@ class Application:
         """Load the model. Raises ValueErrors of one line."""
         for name in ("devices", "tensor_parallel"):
             if getattr(settings, name) != 1:
-                raise SettingsError(f"{name}: 1 is accepted in the caller's process; `lightwell serve` has more")
+                raise SettingsError(f"{name}: 1 is accepted in the caller's process; `lightwell serve` supports more")
         files = load_model_files(settings)
         set_spin_count(weight_bytes(files.folder))
         self.name = files.id
@@ -92,7 +92,7 @@ class Application:
         work.close()
         if self.is_closed:
             raise RuntimeError(CLOSED)
-        raise RuntimeError("an LLM has no threads in a forked process: use the start method spawn")
+        raise RuntimeError("an LLM does not work in a forked process; use the start method spawn of multiprocessing")
 
     def result(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine in the thread of the routes. An interrupt of this thread cancels it.

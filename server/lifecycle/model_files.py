@@ -37,11 +37,13 @@ def load_model_files(settings: Settings) -> ModelFiles:
     tokenizer = Tokenizer.from_folder(folder)
     limit = settings.max_model_len if isinstance(settings.max_model_len, int) else None
     if limit is not None and limit > config.max_model_len:
-        raise SettingsError(f"--max-model-len {limit} is over the model's context of {config.max_model_len} tokens")
+        raise SettingsError(
+            f"--max-model-len {limit} is larger than the model's context of {config.max_model_len} tokens"
+        )
     source = tokenizer.chat_template if settings.chat_template is None else read_template_option(settings.chat_template)
     model_id = settings.served_model_name or checkpoint.name_of(settings.source, folder)
     if any(name == model_id for name, _ in settings.lora):
-        raise SettingsError(f"--lora: {model_id!r} is the model's own name; another one is accepted")
+        raise SettingsError(f"--lora: {model_id!r} is already the name of the model; another name is accepted")
     return ModelFiles(
         settings=settings,
         id=model_id,
@@ -81,7 +83,9 @@ def named_models(settings: Settings) -> list[NamedFiles]:
     names = [name for each in found.values() for name in each.names]
     names += [name for each in found.values() for name, _ in each.files.settings.lora]
     if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise SettingsError(f"--model: two models, or LoRA adapters, are named {repeated!r}; NAME=MODEL names a model")
+        raise SettingsError(
+            f"--model: two models or LoRA adapters have the name {repeated!r}; NAME=MODEL names a model"
+        )
     if all(each.files.chat_template is None for each in found.values()) and settings.models_dir is None:
         shared_client().stop()
     return list(found.values())
@@ -91,7 +95,7 @@ class ModelsFolder:
     """The folder of `--models-dir`: each folder with a config.json or GGUF files in it, and each GGUF file."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError if it is no folder."""
+        """Raises SettingsError if the path is not a folder."""
         self._settings = dataclasses.replace(settings, lora=())  # these are for the models of --model
         self._path = Path(settings.models_dir or "").expanduser()
         if not self._path.is_dir():

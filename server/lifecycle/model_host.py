@@ -58,7 +58,9 @@ class ModelHost:
         try:
             self.client = EngineClient(settings, found.num_workers, name if is_one_of_several else "")
         except OSError as error:
-            raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
+            raise ServerGaveUp(
+                f"the folder for the workers' socket cannot be created: {error}; set TMPDIR to another folder"
+            ) from error
         with contextlib.ExitStack() as unless_made:
             unless_made.callback(self.client.socket.remove)  # every end, also by a signal, removes the folder
             self._threads = settings.threads

@@ -163,7 +163,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:  # UnicodeError: no valid name for DNS
-        raise SettingsError(f"--host {host!r:.200} is no address of this machine: {error}") from None
+        raise SettingsError(f"--host {host!r:.200} is not an address of this machine: {error}") from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)

@@ -22,7 +22,7 @@ from lightwell.server.engine.messages.outputs import Timing
 logger = logging.getLogger(__name__)
 
 _TAKEN_IDS = re.compile(r"[!-~]{1,128}")
-"""Matches client ids that are kept: they have no space, so that in a line of text nothing after them can be forged."""
+"""Request ids of clients that are logged. They contain no space, so a client cannot forge the fields after its id."""
 CLIENT_CLOSED_REQUEST = 499
 """Status for the log and the metrics of a request without an answer, since its client left, as in nginx."""
 _MAX_SHOWN_PATH = 200
@@ -38,9 +38,9 @@ class RequestRecord:
     started: float = field(default_factory=time.monotonic)
     """Start in CLOCK_MONOTONIC seconds, as all times of requests."""
     model: str | None = None
-    """The model that it names, or that answers it."""
+    """Name of the model: from the request, or of the model that answers it."""
     engine_requests: int = 0
-    """Number of requests that it handed to the engine."""
+    """Number of engine requests of this HTTP request."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
     answer_id: str | None = None

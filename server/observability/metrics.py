@@ -59,7 +59,7 @@ class WorkerNumbers:
     """Whether the worker's process takes requests."""
     stats: EngineStats
     requests_total: int
-    """Number of requests that it was given."""
+    """Number of requests that were sent to the worker."""
 
 
 def _number(text: str) -> int:
@@ -171,7 +171,7 @@ def of_keys(keys: Keyring) -> Iterable[Metric]:
 
 
 def of_adapters(num_requests: Mapping[str, int]) -> Iterable[Metric]:
-    """Read the LoRA adapters that are loaded now: labels are names that operators gave, at most --max-loras."""
+    """Return the metrics of the loaded LoRA adapters. Labels are adapter names, at most --max-loras."""
     names = [(name,) for name in num_requests]
     yield gauge("lora_adapter_info", "1 for each LoRA adapter that is loaded.", [(n, 1) for n in names], ["lora_name"])
     counts = [((name,), count) for name, count in num_requests.items()]

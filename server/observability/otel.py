@@ -62,8 +62,8 @@ class Tracing:
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError as error:
             raise SettingsError(
-                f"traces are wanted (--otlp-endpoint or {_VARIABLES[1]}), but a package is missing: {error}; "
-                "pip install 'lightwell[otel]' brings it"
+                f"traces are enabled (--otlp-endpoint or {_VARIABLES[1]}), but a package is missing: {error}; "
+                "pip install 'lightwell[otel]' installs it"
             ) from error
         attributes = {"service.version": lightwell_version()}
         if not environ.get("OTEL_SERVICE_NAME") and "service.name=" not in environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):

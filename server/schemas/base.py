@@ -69,7 +69,7 @@ def encodable(text: str) -> str:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"the text holds a lone surrogate at character {error.start}; Unicode text is accepted"
+                f"the text contains a lone surrogate at character {error.start}; Unicode text is accepted"
             ) from None
     return text
 
@@ -123,7 +123,7 @@ Index = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 
 def _range(text: str) -> str:
     if re.fullmatch(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?", text) is None:
-        raise ValueError('"all" or a range such as "0:2" or "-4:" is accepted')
+        raise ValueError('"all", an index, a list, or a range such as "0:2" or "-4:" is accepted')
     return text
 
 
@@ -179,8 +179,8 @@ class RequestModel(BaseModel):
     def _leave_out_what_asks_for_nothing(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        if len(data) > MAX_FIELDS:  # or each unknown one of a million would be named
-            raise ValueError(f"an object of {len(data)} fields; at most {MAX_FIELDS} are accepted")
+        if len(data) > MAX_FIELDS:  # otherwise an error could list a million unknown fields
+            raise ValueError(f"the object has {len(data)} fields; at most {MAX_FIELDS} are accepted")
         fields = cls.__pydantic_fields__
         if fields.keys() >= data.keys() and None not in data.values():
             return data
@@ -237,7 +237,7 @@ class RunFields(ModelField):
 
 def _not_zero(number: int) -> int:
     if number == 0:
-        raise ValueError("no token would be left; -1, or 1 and more, are accepted")
+        raise ValueError("0 would remove all tokens; -1, or at least 1, is accepted")
     return number
 
 

@@ -77,7 +77,9 @@ class ChatMessage(RequestModel):
     @model_validator(mode="after")
     def _calls_are_the_assistants(self) -> "ChatMessage":
         if self.tool_calls and self.role != "assistant":
-            raise wrong("tool_calls", f"a message of the role {shown(self.role)} calls no tools; assistant does")
+            raise wrong(
+                "tool_calls", f"a message of the role {shown(self.role)} cannot call tools; only the role assistant can"
+            )
         check_equal({"reasoning": self.reasoning, "reasoning_content": self.reasoning_content})
         return self
 

@@ -49,7 +49,7 @@ class PromptEndFields(RequestModel):
         if not self.continue_final_message:
             return
         if self.add_generation_prompt and "add_generation_prompt" in self.model_fields_set:
-            raise wrong("add_generation_prompt", "add_generation_prompt is false with continue_final_message true")
+            raise wrong("add_generation_prompt", "add_generation_prompt must be false with continue_final_message true")
         last = len(messages) - 1
         if messages[last].role != "assistant" or messages[last].tool_calls:
             got = "it calls tools" if messages[last].tool_calls else f"its role is {shown(messages[last].role)}"

@@ -91,7 +91,7 @@ class TeiCut(RequestModel):
 class TeiInputFields(TeiCut, RunFields):
     """These fields and the inputs."""
 
-    REFUSED: ClassVar[RefusedFields] = {"encoding_format": Refused("an answer's numbers are JSON", ("float",))}
+    REFUSED: ClassVar[RefusedFields] = {"encoding_format": Refused("numbers are always JSON", ("float",))}
 
     inputs: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")
 

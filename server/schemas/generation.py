@@ -68,7 +68,7 @@ class GenerationFields(CanConstrain, SamplingFields):
     def _stream_options_need_a_stream(self) -> "GenerationFields":
         options = self.stream_options
         if options is not None and (options.include_usage or options.continuous_usage_stats) and not self.stream:
-            raise wrong("stream_options", "stream_options is accepted with stream true only")
+            raise wrong("stream_options", "stream_options is accepted only with stream true")
         return self
 
     @property
@@ -171,7 +171,7 @@ class ChatCompletionRequest(ChatFields, ThinkingFields, GenerationFields):
     @model_validator(mode="after")
     def _fields_agree(self) -> "ChatCompletionRequest":
         if self.top_logprobs and not self.logprobs:
-            raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
+            raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} is accepted only with logprobs true")
         check_equal({"max_completion_tokens": self.max_completion_tokens, "max_tokens": self.max_tokens})
         return self
 

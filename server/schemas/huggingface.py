@@ -51,7 +51,7 @@ class GenerateParameters(RequestModel):
     REFUSED: ClassVar[RefusedFields] = {
         "typical_p": REFUSED_BY_GENERATION["typical_p"],
         "watermark": REFUSED_BY_GENERATION["watermarking"],
-        "best_of": Refused("one text is generated", (1,)),
+        "best_of": Refused("the server generates one text", (1,)),
     }
 
     max_new_tokens: int | None = Field(

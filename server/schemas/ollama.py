@@ -39,7 +39,7 @@ MAX_CALL_VALUES = 5000
 """Most values in all tool calls of a conversation: they are checked, and written as JSON, in one go."""
 
 _LOADED = "the server's settings determine the loading of the model"
-_NO_IMAGES = Refused("this server reads no images")
+_NO_IMAGES = Refused("the server does not accept images")
 
 _IGNORED_OPTIONS: Ignored = {
     **dict.fromkeys(
@@ -47,31 +47,31 @@ _IGNORED_OPTIONS: Ignored = {
         _LOADED,
     ),
     **dict.fromkeys(("vocab_only", "embedding_only", "logits_all"), _LOADED),
-    "num_ctx": "the context is the model's, or --max-model-len's",
-    "num_keep": "an answer ends where the context does: nothing is shifted out of it",
-    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), "it is an option of a sampler that is not supported"),
+    "num_ctx": "the model and --max-model-len determine the context",
+    "num_keep": "the context is not shifted; an answer ends at its end",
+    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), "an option of a sampler that is not supported"),
 }
 
 _REFUSED_OPTIONS: RefusedFields = {
     "mirostat": REFUSED_BY_GENERATION["mirostat"],
-    "tfs_z": Refused("this sampler is not supported; temperature, top_k, top_p and min_p are", (1,)),
-    "typical_p": Refused("this sampler is not supported; temperature, top_k, top_p and min_p are", (1,)),
-    "repeat_last_n": Refused("penalties count the whole text", (-1,)),
-    "penalize_newline": Refused("a newline is a token like any other", (True,)),
+    "tfs_z": Refused("this sampler is not supported; use temperature, top_k, top_p and min_p", (1,)),
+    "typical_p": Refused("this sampler is not supported; use temperature, top_k, top_p and min_p", (1,)),
+    "repeat_last_n": Refused("penalties always apply to the whole text", (-1,)),
+    "penalize_newline": Refused("a newline is penalised like any other token", (True,)),
 }
 
-_REFUSED_BY_TEXT: RefusedFields = {"shift": Refused("an answer ends where the context does")}
+_REFUSED_BY_TEXT: RefusedFields = {"shift": Refused("the context is not shifted; an answer ends at its end")}
 
 _REFUSED_BY_GENERATE: RefusedFields = {
     **_REFUSED_BY_TEXT,
-    "suffix": Refused("this model cannot fill in the middle"),
-    "template": Refused("the chat template is the model's, or --chat-template's; raw true uses none"),
-    "context": Refused("no answer contains one: send earlier turns as messages of POST /api/chat"),
+    "suffix": Refused("filling in the middle is not available"),
+    "template": Refused("only the model and --chat-template set the chat template; raw true uses none"),
+    "context": Refused("answers contain no context: send earlier turns as messages of POST /api/chat"),
     "images": _NO_IMAGES,
-    **dict.fromkeys(("width", "height", "steps"), Refused("this server makes no images")),
+    **dict.fromkeys(("width", "height", "steps"), Refused("the server does not generate images")),
 }
 
-_IGNORED_BY_EMBED: Ignored = {"options": "an embedding is computed, not sampled"}
+_IGNORED_BY_EMBED: Ignored = {"options": "embeddings are not sampled"}
 
 
 _TRUNCATED = "true if a text was too long and a part of it was left out; else the field is absent."
@@ -85,7 +85,9 @@ def _seconds(value: float | str) -> float:
     """Read a duration of Go, such as "1h30m", or a number of seconds."""
     if isinstance(value, str):
         if not _DURATION.fullmatch(value) or len(value) > 40:
-            raise ValueError('a number of seconds, or a duration such as "5m", is accepted; negative is forever')
+            raise ValueError(
+                'a number of seconds, or a duration such as "5m", is accepted; a negative number means no limit'
+            )
         parts = re.findall(r"(\d+(?:\.\d*)?)([a-z]*)", value)
         total = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
         value = -total if value.startswith("-") else total
@@ -129,7 +131,7 @@ class OllamaOptions(RequestModel):
     @classmethod
     def _not_nothing(cls, value: int | None) -> int | None:
         if value == 0:
-            raise ValueError("nothing would be generated; at least 1 is accepted, or -1 for the rest of the context")
+            raise ValueError("0 generates no tokens; at least 1 is accepted, or -1 for the rest of the context")
         return value
 
 
@@ -159,7 +161,7 @@ class OllamaTextFields(CanIntervene, KeepsModel, RunFields):
     @model_validator(mode="after")
     def _fields_agree(self) -> "OllamaTextFields":
         if self.top_logprobs and not self.logprobs:
-            raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
+            raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} is accepted only with logprobs true")
         argument = (self.chat_template_kwargs or {}).get("enable_thinking")
         think = None if self.think is None else bool(self.think)
         check_equal({"enable_thinking of chat_template_kwargs": argument, "think": think})
@@ -174,7 +176,7 @@ def _writable(arguments: dict[str, Any]) -> dict[str, Any]:
 class OllamaFunction(RequestModel):
     """The function of a tool call."""
 
-    IGNORED: ClassVar[Ignored] = {"index": "calls are in their order"}
+    IGNORED: ClassVar[Ignored] = {"index": "calls keep their order"}
 
     name: Text = Field(description="The tool's name.")
     arguments: Annotated[dict[str, Any], AfterValidator(_writable)] = Field(
@@ -185,7 +187,7 @@ class OllamaFunction(RequestModel):
 class OllamaToolCall(RequestModel):
     """One call of a tool by the assistant."""
 
-    IGNORED: ClassVar[Ignored] = {"type": "there are functions only"}
+    IGNORED: ClassVar[Ignored] = {"type": "all tools are functions"}
 
     id: Text | None = Field(None, description="Its id; null gives it one.")
     function: OllamaFunction = Field(description="The called function.")
@@ -250,7 +252,7 @@ class OllamaGenerateRequest(OllamaTextFields):
         taken = {"system": self.system, "think": self.think, "chat_template_kwargs": self.chat_template_kwargs}
         for name, value in taken.items():
             if self.raw and value:
-                raise wrong(name, f"{name} is for the chat template, which raw true does not use")
+                raise wrong(name, f"{name} is used by the chat template, which raw true switches off; leave it out")
         return self
 
 
@@ -275,7 +277,7 @@ class OllamaEmbeddingsRequest(KeepsModel, RunFields):
 class OllamaShowRequest(ModelField):
     """Body of POST /api/show."""
 
-    IGNORED: ClassVar[Ignored] = {"verbose": "nothing is left out"}
+    IGNORED: ClassVar[Ignored] = {"verbose": "the answer is always complete"}
 
     name: Text | None = Field(None, description="The name of model in older clients.")
 

@@ -106,5 +106,5 @@ class SamplingFields(CanIntervene, RunFields):
     def _bias_keys_are_token_ids(cls, value: dict[str, float] | None) -> dict[str, float] | None:
         for key in value or {}:
             if not _TOKEN_ID.fullmatch(key):
-                raise ValueError(f"{key[:20]!r} is no token id; keys must be token ids such as '42'")
+                raise ValueError(f"{key[:20]!r} is not a token id; keys must be token ids such as '42'")
         return value

@@ -29,7 +29,7 @@ class TokenizeRequest(PromptEndFields, ModelField):
     @model_validator(mode="after")
     def _prompt_or_messages(self) -> "TokenizeRequest":
         if (self.prompt is None) == (self.messages is None):
-            raise wrong("prompt", "give either prompt or messages")
+            raise wrong("prompt", "set either prompt or messages")
         if self.messages is not None:
             self.check_continued(self.messages)
         if self.tools and self.messages is None:

@@ -31,13 +31,15 @@ def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:
                 inner += [*value, *value.values()]
         num_values += len(inner)
         if num_values > MAX_SCHEMA_VALUES:
-            raise ValueError(f"the schema has more than the {MAX_SCHEMA_VALUES} names and values that are accepted")
+            raise ValueError(
+                f"the schema has more than {MAX_SCHEMA_VALUES} names and values, the largest accepted number"
+            )
         depth += any(isinstance(value, list | dict) for value in inner)
         if depth > MAX_SCHEMA_DEPTH:
-            raise ValueError(f"the schema is nested deeper than the {MAX_SCHEMA_DEPTH} levels that are accepted")
+            raise ValueError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels, the largest accepted depth")
         level = inner
     if schema.get("type", "object") != "object":
-        raise ValueError('the arguments of a call are an object: "type" is "object"')
+        raise ValueError('the arguments of a call are an object, so the schema must have "type": "object"')
     return schema
 
 
@@ -80,7 +82,9 @@ def check_names(tools: Iterable[ToolDefinition]) -> None:
     for number, tool in enumerate(tools):
         name = tool.function.name
         if name in names:
-            raise wrong(f"tools[{number}].function.name", f"there are two tools {name!r}; each name is accepted once")
+            raise wrong(
+                f"tools[{number}].function.name", f"two tools have the name {name!r}; each name is accepted once"
+            )
         names.add(name)
 
 

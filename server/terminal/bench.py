@@ -78,7 +78,7 @@ class Bench:
                 if any((choice.get("delta") or choice).get(name) for name in ("content", "text", "reasoning_content")):
                     moments.append(time.perf_counter())
         if len(moments) == 1:
-            raise CommandError(f"{self._connection.url}{self.route}: the answer has no text")
+            raise CommandError(f"{self._connection.url}{self.route}: the answer contains no text")
         return moments, count or len(moments) - 1
 
 

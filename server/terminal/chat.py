@@ -187,7 +187,7 @@ def _command(conversation: Conversation, name: str, value: str = "") -> Text:
             return Text("the conversation starts again")
         case "/help":
             return Text("\n".join(f"{command:<14}{text}" for command, text in _HELP.items()))
-    raise CommandError(f"{name} is no command{did_you_mean(name, _HELP)} (/help lists them)")
+    raise CommandError(f"{name} is not a command{did_you_mean(name, _HELP)} (/help lists them)")
 
 
 def _temperature(text: str) -> float:
@@ -196,5 +196,5 @@ def _temperature(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number <= 100:
-        raise CommandError(f"temperature {text!r} is no number from 0 to 100")
+        raise CommandError(f"temperature {text!r} is not a number from 0 to 100")
     return number

@@ -1,4 +1,4 @@
-"""A server of a command's own: a child process on a free port of this machine, which ends with the command."""
+"""A server for one command: a child process on a free local port, which ends with the command."""
 
 import contextlib
 import os

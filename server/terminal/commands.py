@@ -116,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if sys.stdin is not None and not sys.stdin.isatty():
         prompt = f"{prompt}\n\n{sys.stdin.read()}".strip()
     if not prompt:
-        raise UsageError("no prompt is given; an argument or text on standard input is accepted")
+        raise UsageError("the prompt is missing; an argument or text on standard input is accepted")
     from lightwell.server.terminal.chat import print_answer
 
     with _conversation(arguments) as conversation, contextlib.closing(conversation.answer(prompt)) as pieces:

@@ -21,10 +21,12 @@ class Connection:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self.url = (url if "//" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
         if not self.url.startswith(("http://", "https://")):
-            raise UsageError(f"URL {url!r:.200} is not usable; an address such as http://127.0.0.1:8000 is accepted")
+            raise UsageError(f"URL {url!r:.200} is not valid; an address such as http://127.0.0.1:8000 is accepted")
         key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
         if not (key.isascii() and key.isprintable()):
-            raise UsageError("the API key contains a character that no header may have; printable ASCII is accepted")
+            raise UsageError(
+                "the API key contains a character that is not allowed in a header; printable ASCII is accepted"
+            )
         # A proxy cannot reach this machine's own addresses.
         is_here = urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
         self._opener = request.build_opener(*([request.ProxyHandler({})] if is_here else []))

@@ -134,7 +134,7 @@ def test_the_python_client_loads_and_unloads(server: Server) -> None:
         client.load_lora(RUNTIME, RUNTIME)
         assert {each.id: each.parent for each in client.models()}[RUNTIME] == BASE
         assert client.generate(PROMPT, model=RUNTIME, max_tokens=2).model == RUNTIME
-        with pytest.raises(BadRequest, match="loaded already"):
+        with pytest.raises(BadRequest, match="already loaded"):
             client.load_lora(RUNTIME, RUNTIME)
         client.unload_lora(RUNTIME)
         with pytest.raises(NotFound, match="does not exist here"):

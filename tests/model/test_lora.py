@@ -67,7 +67,7 @@ def test_a_mixed_batch_equals_peft_and_each_row_alone(name: str, tmp_path: Path)
 def test_modules_that_have_other_names_than_the_files_are_refused(name: str, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path / "model")
     make_adapter(folder, tmp_path / "adapter", 0, fan_in_fan_out=False)
-    with pytest.raises(ModelLoadError, match=f"{NAMED_APART[name]} modules are no matrices of this network's blocks"):
+    with pytest.raises(ModelLoadError, match=f"{NAMED_APART[name]} modules are not matrices of this network's blocks"):
         load_adapter(tmp_path / "adapter", load(folder), max_rank=RANK)
 
 
@@ -97,17 +97,17 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Path]:
     ("fields", "message"),
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; 'LORA' is accepted"),
-        ({"use_dora": True}, "use_dora is True; only plain LoRA is served"),
+        ({"use_dora": True}, "use_dora is True; only plain LoRA is supported"),
         ({"bias": "all"}, "bias is 'all'; 'none' is accepted"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save is .*; only plain LoRA is served"),
-        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'; such an adapter changes its base too"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save is .*; only plain LoRA is supported"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'; such an adapter also changes the base model"),
         ({"r": 17}, "r is 17; ranks of 1 to 16 are accepted"),
         ({"rank_pattern": {"q_proj": 99}}, "rank_pattern is .*; ranks of 1 to 16 are accepted"),
-        ({"alpha_pattern": {"(a+)+$": 1}}, "alpha_pattern has the key .*; names of modules, or their ends"),
+        ({"alpha_pattern": {"(a+)+$": 1}}, "alpha_pattern has the key .*; names of modules, or the ends"),
         ({"lora_alpha": float("nan")}, "lora_alpha is nan; a number from -1000000 to 1000000 is accepted"),
         ({"lora_alpha": 10**400}, "lora_alpha is 1000*...; a number from -1000000 to 1000000 is accepted"),
-        ({"r": 4}, r"lora_A.weight is \[3, 48\]; the network and adapter_config.json say \[4, 48\]"),
-        ({"not_known_to_us": 1}, "not_known_to_us is 1; only plain LoRA is served"),
+        ({"r": 4}, r"lora_A.weight is \[3, 48\]; the network and adapter_config.json require \[4, 48\]"),
+        ({"not_known_to_us": 1}, "not_known_to_us is 1; only plain LoRA is supported"),
     ],
 )
 def test_an_adapter_that_is_no_plain_lora_is_refused_by_name(
@@ -128,9 +128,9 @@ def test_an_adapter_that_is_no_plain_lora_is_refused_by_name(
         ({"base_model.model.lm_head.lora_A.weight": (3, 48)}, "1 modules have only one of lora_A and lora_B: lm_head"),
         (
             {f"base_model.model.lm_head.lora_{x}.weight": shape for x, shape in (("A", (3, 48)), ("B", (320, 3)))},
-            "1 modules are no matrices of this network's blocks, .*: lm_head",
+            "1 modules are not matrices of this network's blocks, .*: lm_head",
         ),
-        ({"base_model.model.lm_head.weight": (320, 48)}, "1 tensors are none of a plain LoRA"),
+        ({"base_model.model.lm_head.weight": (320, 48)}, "1 tensors do not belong to a plain LoRA"),
     ],
 )
 def test_tensors_that_have_no_place_are_named(
@@ -148,7 +148,7 @@ def test_weights_in_other_files_are_not_read(llama: tuple[Transformer, Path], tm
     model, adapter = llama
     shutil.copytree(adapter, tmp_path, dirs_exist_ok=True)
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
-    with pytest.raises(ModelLoadError, match=r"holds no adapter_model\.safetensors"):
+    with pytest.raises(ModelLoadError, match=r"contains no readable adapter_model\.safetensors"):
         load_adapter(tmp_path, model, max_rank=RANK)
 
 

@@ -217,7 +217,7 @@ def test_the_address_restores_the_changes_and_what_it_cannot_say_is_left_out(
     page = open_view("attention", **PLACE, change="zero_head_l1_h5 burn_head_l1 scale_mlp_l0 patch_mlp_l1_p2")
     said = page.get_by_role("region", name="Changes")
     for wrong in (
-        "burn_head_l1” in the address is no change",
+        "burn_head_l1” in the address is not a known change",
         "scale_mlp_l0” in the",
         "patch_mlp_l1_p2” in the address needs",
     ):
@@ -227,7 +227,7 @@ def test_the_address_restores_the_changes_and_what_it_cannot_say_is_left_out(
     page = open_view(
         "lens", change=" ".join(f"scale_head_l{i % 6}_h{i % 8}_p{i % 9}_x1" for i in range(70)), change_open=1
     )
-    expect(page.get_by_role("region", name="Changes")).to_contain_text("A request takes 64 changes")
+    expect(page.get_by_role("region", name="Changes")).to_contain_text("A request accepts 64 changes")
     expect(page.locator(".change-list li")).to_have_count(64)
     expect(page.locator(".problem")).to_have_count(0)
 

@@ -407,7 +407,7 @@ def test_a_broken_stream_keeps_what_came(page: Page, server: Server) -> None:
     Scripted(page, event({"content": "Half an "}) + event({"content": "answer"}))
     send(page, "Hello?")
     expect(answers(page).locator(".markdown")).to_have_text("Half an answer")
-    expect(answers(page).locator(".problem")).to_contain_text("ended before it was whole")
+    expect(answers(page).locator(".problem")).to_contain_text("is incomplete")
 
 
 def test_screen_readers_are_told_the_answer_once(page: Page, server: Server) -> None:

@@ -120,7 +120,7 @@ def test_the_next_tokens_of_two_unlike_models_are_those_of_each(page: Page, unli
     for name in ("fables", "small"):
         best = entry(unlike, "/v1/next", name)["temperatures"][0]["tokens"][0]
         expect(side(page, name).locator(".next-sentence")).to_contain_text(f"with {percent(best['probability'])}")
-    said = "The models have other layers, heads or tokens"
+    said = "The models have different layers, heads or tokens"
     expect(page.locator(".lack")).to_contain_text(said)
     page.get_by_role("button", name="difference").click()
     expect(page.locator("main .lack")).to_contain_text(said)

@@ -313,7 +313,7 @@ def test_a_sentence_that_is_untrue_of_the_model_is_left_out_and_the_card_says_so
     """The built-in model has no induction head as strong as SmolLM2's."""
     last = len(lessons.read("tables")["steps"])
     page.goto(f"{server.url}/#{urlencode({'lesson': 'tables', 'lesson_step': last})}")
-    expect(page.locator(CARD)).to_contain_text("One sentence is left out, because it is not true of this model.")
+    expect(page.locator(CARD)).to_contain_text("One sentence is left out, because it is not true for this model.")
     expect(page.locator(CARD)).not_to_contain_text("an earlier occurrence of the same word")
 
 

@@ -56,7 +56,7 @@ def test_the_served_model_and_any_other_are_counted_too(open_view: Open, server:
     page.wait_for_url("**weights_sizes=4096%2C256%2C12%2C8%2C32%2C688**")
     field.fill("many")
     field.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("“many” is no size")
+    expect(page.get_by_role("alert")).to_contain_text("“many” is not a size")
 
 
 def test_softmax_of_ones_own_logits_at_several_temperatures(open_view: Open) -> None:

@@ -77,7 +77,7 @@ def network(size: int, length: int, script: list[int]) -> GPT2LMHeadModel:
 
 @cache
 def _network(size: int) -> GPT2LMHeadModel:
-    """Return a network whose next token depends on the positions only: drawing its weights takes long."""
+    """Return a network with next tokens that depend only on the positions. Drawing its weights takes long."""
     config = GPT2Config(
         vocab_size=size, n_embd=size + size % 2, n_positions=LENGTH, n_layer=1, n_head=2, eos_token_id=END_OF_TEXT
     )

@@ -257,7 +257,7 @@ APIRoute.__getattr__ = _use  # type: ignore[attr-defined]  # other routes have a
 
 
 def quick_routes(context: AppContext) -> list[BaseRoute]:
-    """Return the routes in a small part of FastAPI's time: it analyses only those that are used.
+    """Return the routes in a small part of FastAPI's time: it analyses only the used routes.
 
     It replaces private names of FastAPI (checked with 0.165.0). With a version that lacks them, it takes longer.
     """

@@ -148,7 +148,7 @@ def test_the_size_of_each_of_several_models_has_its_name(
     assert tables[0].splitlines()[1:] == tables[1].splitlines()[1:]
     monkeypatch.delenv("LIGHTWELL_MODEL", raising=False)
     assert main(["size", "--models-dir", "."]) == 2
-    assert "--models-dir names no model" in capsys.readouterr().err
+    assert "the command needs a model; --models-dir is not enough" in capsys.readouterr().err
 
 
 def test_a_made_key_goes_to_stderr_and_its_entry_to_stdout(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_made_key_goes_to_stderr_and_its_entry_to_stdout(capsys: pytest.Captur
 
 def test_a_key_needs_a_name_that_a_file_can_hold(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "no name"]) == 2
-    assert "'no name' is no name" in capsys.readouterr().err
+    assert "'no name' is not a valid name" in capsys.readouterr().err
 
 
 def test_workers_are_not_told_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_kernels_tells_of_plain_torch(capsys: pytest.CaptureFixture[str], monkey
     assert told["levels"] == [*library.levels()]
     assert main(["kernels", "--measure"]) == 2
     assert capsys.readouterr().err == (
-        "lightwell: error: --measure needs kernels, and plain torch operations compute here\n"
+        "lightwell: error: --measure needs compiled kernels, but this configuration uses torch operations\n"
     )
 
 

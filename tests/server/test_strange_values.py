@@ -38,7 +38,7 @@ def why_refused(*arguments: str) -> str:
 @pytest.mark.parametrize("host", ["x..y", "x" * 5000, ".", "x" * 64 + ".org", "1.2.3.4.5", "a b"])
 def test_a_host_that_is_no_name_is_named(host: str) -> None:
     message = why_refused("fables", "--port", "0", "--host", host)
-    assert message.startswith(f"--host {host!r:.200} is no address of this machine")
+    assert message.startswith(f"--host {host!r:.200} is not an address of this machine")
 
 
 def test_a_health_check_of_no_host_and_of_bad_settings_is_one_line(
@@ -60,7 +60,7 @@ def test_a_model_that_no_file_system_can_hold_is_named(name: str, monkeypatch: p
 
 @pytest.mark.parametrize("folder", ["x" * 5000, "~nobody-has-this-name/model", "/dev/null"])
 def test_a_root_of_adapters_that_is_no_folder_is_named(folder: str) -> None:
-    assert why_refused("fables", "--lora-root", folder).startswith(f"--lora-root {folder!r:.200} is no folder")
+    assert why_refused("fables", "--lora-root", folder).startswith(f"--lora-root {folder!r:.200} is not a folder")
 
 
 def test_an_adapter_of_an_unknown_user_is_a_path_like_any_other() -> None:

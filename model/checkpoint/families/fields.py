@@ -34,7 +34,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file. Raises ModelLoadError for unreadable files and other values."""
     values = read_json(path)
     if not isinstance(values, dict):
-        raise ModelLoadError(f"{path}: holds a {type(values).__name__}; a JSON object is expected")
+        raise ModelLoadError(f"{path}: contains a {type(values).__name__}; a JSON object is expected")
     return values
 
 
@@ -186,7 +186,7 @@ class Fields:
         """Return a folder inside the model's. Raises ModelLoadError for any other path."""
         path = Path(self.text(name, ""))
         if path.is_absolute() or ".." in path.parts or not str(path).isprintable():
-            raise self.refuse(name, "a folder inside the model's is expected")
+            raise self.refuse(name, "the name of a folder inside the model's folder is expected")
         return str(path)
 
     def ids(self, name: str) -> tuple[int, ...]:
@@ -246,7 +246,9 @@ class Fields:
         """
         has_window, window = self.windowed_layers(usual), self.nullable_size("sliding_window", size)
         if window is None and any(has_window):
-            raise self.refuse("sliding_window", "the size of the window of the sliding_attention layers is expected")
+            raise self.refuse(
+                "sliding_window", "a positive integer is expected, the window of the sliding_attention layers"
+            )
         return tuple(window if windowed else None for windowed in has_window)
 
     def equal_windows(self, size: int | None = None) -> tuple[int | None, ...]:

@@ -64,8 +64,8 @@ def config_of(header: Header) -> dict[str, Any]:
     name, model_type, own = _ARCHITECTURES[fields.architecture]
     if fields.metadata.get("split.count", 1) not in (0, 1):
         raise ModelLoadError(
-            f"the GGUF file is one of {fields.metadata['split.count']} parts (split.count); whole files are accepted, "
-            "which llama.cpp's `gguf-split --merge` makes of parts"
+            f"the GGUF file is one of {fields.metadata['split.count']} parts (split.count); a complete file is "
+            "accepted; join the parts with llama.cpp's `gguf-split --merge`"
         )
     if "token_embd.weight" not in fields.tensors:
         raise ModelLoadError("the GGUF file has no tensor token_embd.weight")
@@ -154,7 +154,7 @@ def _llama3_factor(fields: _Fields, theta: float) -> float:
         if len(found) == len(share) and np.allclose(found, 1 / ((1 - share) / factor + share), rtol=1e-3):
             return factor
     raise ModelLoadError(
-        "the GGUF file stretches positions by a rope_freqs.weight that is not Llama 3's; that is not served"
+        "the tensor rope_freqs.weight of the GGUF file is not supported; only the factors of Llama 3 are"
     )
 
 

@@ -49,7 +49,7 @@ def folder_of(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
         except OSError as error:
             problem = error
     raise ModelLoadError(
-        f"no folder can be made for {str(path)!r}: {problem}; set XDG_CACHE_HOME or TMPDIR"
+        f"no folder can be created for {str(path)!r}: {problem}; set XDG_CACHE_HOME or TMPDIR"
     ) from problem
 
 
@@ -69,7 +69,7 @@ def _make(room: Path, name: str, path: Path, files: dict[str, str]) -> Path:
     room.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     room.mkdir(mode=0o700, exist_ok=True)
     if not _is_ours_alone(room):
-        raise PermissionError(f"others can write to {room.parent}")
+        raise PermissionError(f"other users can write to {room.parent}")
     made = Path(tempfile.mkdtemp(prefix=".making-", dir=room))
     try:
         for file, text in files.items():

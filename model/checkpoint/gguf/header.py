@@ -113,7 +113,7 @@ class _Reader:
         try:
             return GGUFValueType(number)
         except ValueError:
-            raise self._fault(f"field {key!r} has type {number}, which there is not") from None
+            raise self._fault(f"field {key!r} has the unknown type {number}") from None
 
     def _value(self, kind: GGUFValueType, key: str) -> Any:
         if kind == GGUFValueType.STRING:
@@ -143,7 +143,7 @@ class _Reader:
         try:
             kind = GGMLQuantizationType(number)
         except ValueError:
-            raise self._fault(f"tensor {name!r} has format {number}, which is not known") from None
+            raise self._fault(f"tensor {name!r} has the unknown format {number}") from None
         block_size, _ = GGML_QUANT_SIZES[kind]
         if 0 in lengths or lengths[0] % block_size:
             raise self._fault(
@@ -166,7 +166,7 @@ class _Reader:
             if name in tensors:
                 raise self._fault(f"has the tensor {name!r} twice")
             if offset % alignment:
-                raise self._fault(f"has the tensor {name!r} at byte {offset}, which is no multiple of {alignment}")
+                raise self._fault(f"has the tensor {name!r} at byte {offset}, which is not a multiple of {alignment}")
             if entry.offset < end:
                 raise self._fault(f"has the overlapping tensors {before!r} and {name!r}")
             end, before = entry.offset + entry.num_bytes, name
@@ -193,7 +193,7 @@ class _Reader:
         try:
             return self._memory[at:end].decode()
         except UnicodeDecodeError as error:
-            raise self._fault(f"has a string at byte {at} that is no UTF-8 ({error.reason})") from None
+            raise self._fault(f"has a string at byte {at} that is not valid UTF-8 ({error.reason})") from None
 
     def _skip_texts(self, count: int) -> None:
         at, last = self._at, self._size - 8
@@ -209,7 +209,7 @@ class _Reader:
 
     def _take(self, count: int) -> bytes:
         if count > self._size - self._at:
-            raise self._fault(f"has {self._size} bytes, and its header is longer")
+            raise self._fault(f"has {self._size} bytes, but its header is longer")
         self._at += count
         return self._memory[self._at - count : self._at]
 

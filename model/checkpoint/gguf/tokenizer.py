@@ -74,7 +74,7 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
     if kind not in _MAKERS:
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}model is {kind!r}; {', '.join(_MAKERS)} are accepted")
     if not isinstance(tokens, list) or len(set(tokens)) != len(tokens):
-        raise ModelLoadError(f"GGUF metadata: {_PREFIX}tokens is no list of different tokens")
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}tokens must be a list of different tokens")
     types = metadata.get(f"{_PREFIX}token_type")
     if types is not None and len(types) != len(tokens):
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}token_type has {len(types)} entries for {len(tokens)} tokens")

@@ -6,8 +6,8 @@ sums of a row have one order, independent of other rows and of the number of pro
 PER_LEVEL pieces have BASE keys each, the next PER_LEVEL four times that number, and the sizes grow LEVELS times. So a
 short text has enough pieces to fill a GPU, and the sums of a long text fit in memory.
 
-The split over keys is that of Flash-Decoding (Dao et al. 2023), the softmax that of Milakov and Gimelshein 2018,
-arXiv:1805.02867.
+Sources: Flash-Decoding (Dao et al. 2023) for the split over keys; Milakov and Gimelshein 2018, arXiv:1805.02867, for
+the softmax.
 
 Axes: a pair is a row and one of the G query heads of a key head; D head dimension, B keys to a block.
 """

@@ -122,7 +122,7 @@ class _Reader:
                 found.append((match["plain"], False))
                 continue
             if code and (int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) <= 0xDFFF):
-                raise self.wrong(f"{match[0]} is no character")
+                raise self.wrong(f"{match[0]} is not a character")
             if not code and match[4] not in {*_NAMED, *'\\"[]-^'}:
                 raise self.wrong(
                     f'{match[0]} is no escape; \\n \\r \\t \\\\ \\" \\[ \\] \\xNN \\uNNNN and \\UNNNNNNNN are'

@@ -224,7 +224,7 @@ class Writer:
         if grid is None:
             if bounds.on_grid(Fraction(1, 10**30)) is None:
                 return []
-            raise GrammarError(path, f"the bounds leave no number of {DIGITS} digits")
+            raise GrammarError(path, f"the bounds contain no number of at most {DIGITS} digits")
         return [(self.rules.terminal(fractions(bounds, places)),)]
 
     def _braces(

@@ -97,7 +97,7 @@ class Place:
         """List the subschemas in the array under `keyword`."""
         listed = self.schema[keyword]
         if not isinstance(listed, list) or not listed:
-            raise GrammarError(self.path + step(keyword), f"{shown(listed)} is no list of schemas")
+            raise GrammarError(self.path + step(keyword), f"{shown(listed)} is not a list of schemas")
         if keyword not in self._listed:
             self._listed[keyword] = [self.child(keyword, number) for number in range(len(listed))]
         return self._listed[keyword]
@@ -138,7 +138,7 @@ def measure(schema: object) -> None:
         if isinstance(value, dict):
             for name, inner in value.items():
                 if not isinstance(name, str) or not is_text(name):
-                    wrong = f"{shown(name)} is no name of JSON"
+                    wrong = f"{shown(name)} is not a valid name in JSON"
                 size += len(str(name))
                 stack.append(((*steps, name), inner))
         elif isinstance(value, list):
@@ -155,7 +155,7 @@ def _wrong_scalar(value: object) -> str | None:
     if isinstance(value, str):
         return None if is_text(value) else "the text holds half of a surrogate pair"
     if isinstance(value, float):
-        return None if math.isfinite(value) else f"{value} is no number of JSON"
+        return None if math.isfinite(value) else f"{value} is not a valid number in JSON"
     if isinstance(value, int):
         return None if abs(value) < TOO_LARGE else "a number has at most 100 digits"
     return None if value is None else f"{type(value).__name__} is no value of JSON"

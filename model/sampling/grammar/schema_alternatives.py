@@ -67,7 +67,7 @@ class Alternatives:
                 continue
             (part, led), *rest = pending
             if part.path in led:
-                raise GrammarError(part.path, "it refers to itself with no array or object in between")
+                raise GrammarError(part.path, "it refers to itself without an array or object between them")
             if part.schema is False:
                 continue
             if part.schema is True or part in taken:

@@ -80,7 +80,7 @@ class _Tags:
         if self._num_characters > MAX_CHARACTERS:
             raise GrammarError(
                 path,
-                f"with this one, the schemas of the tags make a grammar of {self._num_characters} characters; at most "
+                f"with this schema, the grammar of all tags has {self._num_characters} characters; at most "
                 f"{MAX_CHARACTERS} are accepted",
             )
         return self._merged.start_of(grammar)
@@ -104,7 +104,7 @@ class _Tags:
             begin = _text(tag, place, "begin")
             trigger = next((trigger for trigger in triggers if begin.startswith(trigger)), None)
             if trigger is None:
-                raise GrammarError(f"{place}.begin", f"{shown(begin)} begins with none of the triggers")
+                raise GrammarError(f"{place}.begin", f"{shown(begin)} does not begin with any of the triggers")
             head = self.rule(f"HEAD_{len(choices)}", "[lazy]")
             self._lexemes[f"HEAD_{len(choices)}"] = f"{ANY_TEXT} {quoted(trigger)}"
             rest = quoted(begin[len(trigger) :]) if begin != trigger else ""
@@ -123,7 +123,7 @@ class _Tags:
         content = _needed(tag, path, "content")
         if isinstance(content, Mapping) and content.get("type") == "any_text":
             if not end:
-                raise GrammarError(f"{path}.end", "free text needs an end that is not empty")
+                raise GrammarError(f"{path}.end", "free text needs an end of at least one character")
             name = f"UNTIL_{len(self._lexemes)}"
             self._lexemes[name] = f"{ANY_TEXT} {quoted(end)}"
             return self.rule(name, "[lazy]")
@@ -133,7 +133,7 @@ class _Tags:
         """Write one format of the newer form."""
         kind = form.get("type") if isinstance(form, Mapping) else None
         if depth > 20:
-            raise GrammarError(path, "at most 20 formats may hold each other")
+            raise GrammarError(path, "formats may be nested at most 20 levels deep")
         if kind == "json_schema":
             _only(form, path, {"type", "json_schema"})
             return self.schema(_needed(form, path, "json_schema"), path + ".json_schema")

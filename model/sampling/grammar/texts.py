@@ -29,7 +29,7 @@ def regex_grammar(pattern: str) -> str:
     grammar = f"{HEADER}start: T\nT: /(?:{slashed(pattern)})/\n"
     error = why_refused(grammar)
     if error:
-        raise GrammarError("", f"the pattern is refused: {error}")
+        raise GrammarError("", f"the pattern is not supported: {error}")
     return grammar
 
 
@@ -47,7 +47,9 @@ def check_counts(pattern: str) -> None:
             product *= max([1, *(int(number[:7]) for number in re.findall(r"[1-9]\d*", piece))])
             largest = max(largest, product)
             if product > MAX_COUNTED:
-                raise GrammarError("", f"repetitions may count to {MAX_COUNTED}, multiplied where they hold each other")
+                raise GrammarError(
+                    "", f"repetitions of at most {MAX_COUNTED} are accepted; nested repetitions are multiplied"
+                )
             continue
         else:
             product = 1
@@ -57,12 +59,12 @@ def check_counts(pattern: str) -> None:
 def choice_grammar(choices: Sequence[str]) -> str:
     """Return the grammar of exactly these texts."""
     if not choices or len(choices) > MAX_CHOICES:
-        raise GrammarError("", f"there are 1 to {MAX_CHOICES} choices, not {len(choices)}")
+        raise GrammarError("", f"1 to {MAX_CHOICES} choices are accepted (got {len(choices)})")
     for number, choice in enumerate(choices):
         if not choice or not is_text(choice):
             raise GrammarError(f"[{number}]", f"a choice is a text of at least one character, not {shown(choice)}")
     if sum(len(choice.encode()) for choice in choices) > MAX_BYTES:
-        raise GrammarError("", f"the choices have at most {MAX_BYTES} bytes together")
+        raise GrammarError("", f"at most {MAX_BYTES} bytes are accepted in all choices together")
     return f"{HEADER}start: T\nT: " + " | ".join(quoted(choice) for choice in choices) + "\n"
 
 
@@ -76,8 +78,10 @@ def lark_or_ebnf_grammar(text: str) -> str:
     setting = re.search(r"\[[^\[\]\"/]*\b(temperature|max_tokens|stop)\s*=", text)
     if setting:
         line = text.count("\n", 0, setting.start()) + 1
-        raise GrammarError("", f"line {line}: {setting[1]} is not supported in a grammar; it is a field of the request")
+        raise GrammarError(
+            "", f"line {line}: {setting[1]} is not supported in a grammar; set it as a field of the request"
+        )
     if not re.search(r"^[^\S\n]*start\b", text, re.MULTILINE):
-        raise GrammarError("", "a grammar begins with root ::= ... (EBNF) or start: ... (Lark)")
+        raise GrammarError("", "a grammar must have a rule root ::= ... (EBNF) or start: ... (Lark)")
     check_nesting(sum(map(text.count, "\n([")))  # each rule has a line of its own
     return HEADER + text + "\n"

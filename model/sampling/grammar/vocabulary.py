@@ -78,7 +78,7 @@ def make_vocabulary(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterab
     """Return the table of a loaded tokenizer, as `read_vocabulary` does."""
     ends = [i for i in dict.fromkeys([*tokenizer.eos_token_ids, *eos_token_ids]) if i < vocab_size]
     if not ends:
-        raise ValueError("the model has no end-of-text token, so that no grammar could end a text")
+        raise ValueError("the model has no end-of-text token, which a grammar needs to end the text")
     tokens = [bytes(tokenizer.token_bytes(i) or ()) for i in range(vocab_size)]
     tokens = [token if len(token) <= _LONGEST else b"" for token in tokens]
     special = sorted(i for i in {*tokenizer.special_ids, *ends} if i < vocab_size and tokens[i])

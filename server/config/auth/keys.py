@@ -215,19 +215,20 @@ def read_keys(content: bytes, file: str) -> list[ApiKey]:
     except (ValueError, RecursionError) as error:
         # Other errors come from integers with too many digits and from very deep lists.
         reason = error if isinstance(error, tomllib.TOMLDecodeError | UnicodeDecodeError) else "a value is too large"
-        raise KeyFileError(f"{file} is no TOML: {reason}") from None
+        raise KeyFileError(f"{file} is not valid TOML: {reason}") from None
     if not 1 <= len(tables) <= MAX_KEYS:
-        raise KeyFileError(f"{file} holds {len(tables)} keys; 1 to {MAX_KEYS} are accepted")
+        raise KeyFileError(f"{file} has {len(tables)} keys; 1 to {MAX_KEYS} are accepted")
     return [_read_key(name, table, f"{file}: {name!r}") for name, table in tables.items()]
 
 
 def _read_key(name: str, table: Any, where: str) -> ApiKey:
     if not _NAME.fullmatch(name):
         raise KeyFileError(
-            f"{where} is no name; 1 to 64 of a-z, A-Z, 0-9, - and _ are accepted, but key-1 and so on are --api-key's"
+            f"{where} is not a valid name; 1 to 64 of a-z, A-Z, 0-9, - and _ are accepted; key-1, key-2, ... are "
+            "reserved for --api-key"
         )
     if not isinstance(table, dict):
-        raise KeyFileError(f"{where} is no table; accepted is [{name}] with a line hash = ...")
+        raise KeyFileError(f"{where} is not a table; accepted is [{name}] with a line hash = ...")
     unknown = sorted(table.keys() - set(_FIELDS))
     if unknown:
         raise KeyFileError(f"{where} has a field {unknown[0]!r}; accepted are {', '.join(_FIELDS)}")

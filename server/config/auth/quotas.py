@@ -70,13 +70,13 @@ class KeyUse:
         self._limits = limits
 
     def begin(self, *, takes_tokens: bool, is_background: bool = False) -> None:
-        """Count a request in; `end` counts it out. `is_background`: the key's other requests do not wait for it, so it
-        takes none of their places. Raises LimitReached, which names the limit.
+        """Count a new request; `end` removes it from the count. `is_background`: the request is not counted in
+        `max_requests`. Raises LimitReached, which names the limit.
         """
         limits = self._limits
         if limits.max_requests is not None and self.num_requests >= limits.max_requests and not is_background:
             self.refusals["max_requests"] += 1
-            self._advance_ends()  # at the rate of its own requests: the ends of other requests do not help
+            self._advance_ends()  # only ends of the key's own requests free its places
             seconds = self._ends.seconds_for(self.num_requests + 1 - limits.max_requests)
             raise LimitReached(
                 f"The API key {self.name!r} has {self.num_requests} requests in flight; at most "

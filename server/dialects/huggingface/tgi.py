@@ -70,8 +70,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.post("/", tags=_TAGS, summary="The task of the model (TEI, TGI)", responses=_STREAM)
     async def root(request: Request, body: dict[str, Any]) -> Response:
-        """Answer as POST /similarity or /rerank if the fields are theirs; otherwise as /predict if the model labels
-        texts, as /generate if it is made to write text, and else as /embed.
+        """Answer as POST /similarity or /rerank if the body has their fields. Otherwise the model determines the
+        route: /predict for a classifier, /generate for a model that generates text, /embed for all others.
         """
         name = body.get("model")
         model, _ = await context.models.find(name if isinstance(name, str) else None)

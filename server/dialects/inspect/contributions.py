@@ -77,23 +77,23 @@ class ContributionsRequest(InspectionRequest):
     @model_validator(mode="after")
     def _fields_agree(self) -> "ContributionsRequest":
         if self.sum_over and not self.vectors:
-            raise wrong("sum_over", "sum_over is of the vectors: give vectors too")
+            raise wrong("sum_over", "sum_over needs vectors; set vectors too")
         if self.versus is not None and self.target is None:
-            raise wrong("versus", "versus is compared with a target: give target too")
+            raise wrong("versus", "versus needs target; set target too")
         return self
 
 
 class ContributionsEntry(InspectionEntry):
-    """What each key added to each query in one input.
+    """Contributions of each key to each query of one input.
 
-    Arrays: norms [layer, head, query, key], the length of what each key adds through each head (Kobayashi et al. 2020);
-    with a target attributions [layer, head, query, key], what that adds to the target's logit, and components [query,
+    Arrays: norms [layer, head, query, key], the length of each key's contribution through each head (Kobayashi et al.
+    2020); with a target attributions [layer, head, query, key], its part of the target's logit, and components [query,
     component], the parts of the logit, which sum to `logits` (before a final soft cap).
 
-    With vectors: vectors [layer, head, query, key, d_model] without the axes of sum_over, what each key adds through
-    each head (after a norm of the attention's output, where there is one); additions [addition, query, d_model], all
-    else that makes the residual stream; and states [state, query, d_model], that stream: state 0 enters the first
-    block, state i leaves block i. All vectors and additions of a query sum to its last state.
+    With vectors: vectors [layer, head, query, key, d_model] without the axes of sum_over, the contribution of a key
+    through a head, after the norm of the attention's output if there is one; additions [addition, query, d_model], all
+    other additions to the residual stream; and states [state, query, d_model], the residual stream: state 0 is the
+    input of the first block, state i the output of block i. All vectors and additions of a query sum to its last state.
     """
 
     part: Part = Field(description="Which attention.")

@@ -52,8 +52,8 @@ class CorrelationsEntry(AnswerModel):
     """How a point's units correlate over the positions of all inputs.
 
     Arrays: histogram [bin] of the correlations over [-1, 1]; strongest_pairs [pair, 2] of units, strongest_correlations
-    [pair] and strongest_information [pair], -1/2 ln(1 - rho^2) in nats: what jointly normal numbers of that correlation
-    share (at most 17.3, by rounding).
+    [pair] and strongest_information [pair], -1/2 ln(1 - rho^2) in nats: the mutual information of normal numbers with
+    this correlation (at most 17.3, because of rounding).
     """
 
     object: Literal["correlations"] = Field(description="Kind of entry.")
@@ -83,7 +83,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def correlations(request: Request, body: CorrelationsRequest) -> Response:
         """Return the correlations of every pair of units of a point, over the positions of all inputs together:
-        Pearson's rho, and what jointly normal numbers of that correlation share, -1/2 ln(1 - rho^2) nats.
+        Pearson's rho, and the mutual information of normal numbers with it, -1/2 ln(1 - rho^2) nats.
         """
         model = await accept(context, body, "/v1/geometry")
         chosen, num_units = _choose(model.config, body)
@@ -150,7 +150,7 @@ def _check_amount(num_samples: int, num_units: int) -> None:
     """Raise BadRequest for too few samples or too many pairs."""
     if num_samples < 3:
         raise BadRequest(
-            f"positions: {num_samples} in all inputs together are too few for a correlation; at least 3 are needed.",
+            f"positions: {num_samples} positions in all inputs together; at least 3 are needed for a correlation.",
             param="positions",
         )
     per_pair = num_samples + _PER_PAIR

@@ -65,8 +65,8 @@ class ExplainEntry(InspectionEntry):
     Arrays, in the order in which they are made: q_projected and k_projected (before norm and rotation), q and k
     (after), products [key, d_head] (their sum is the dot), dots, scaled, capped (only with a cap), position_bias (only
     with one), scores (null where masked, and where temperature 0 left the key nothing), exponentials, weights, v,
-    weighted_v [key, d_head], z [d_head], output [d_model] (z W_O), and where there are such gate [d_head] (z times its
-    sigmoid is what W_O is given) and output_bias [d_model] (b_O, of all heads together).
+    weighted_v [key, d_head], z [d_head], output [d_model] (z W_O), and where there are such gate [d_head] (the input
+    of W_O is z times its sigmoid) and output_bias [d_model] (b_O, of all heads together).
     """
 
     part: Part = Field(description="Which attention.")
@@ -90,9 +90,9 @@ class ExplainEntry(InspectionEntry):
 def add_routes(router: APIRouter, context: AppContext) -> None:
     @inspection_route(router.post, "/v1/explain", "Every step of one head for one query", ExplainEntry)
     async def explain(request: Request, body: ExplainRequest) -> Response:
-        """Return q, each k, the products whose sum is the dot, scale, cap, position bias, mask, scores, softmax, v,
-        weighted v, their sum z and the output through W_O, each as the network had it or recomputed from what it
-        had.
+        """Return each step of an attention weight: q, each k, their products and the dot, scale, cap, position bias,
+        mask, scores, softmax, v, weighted v, their sum z and the output through W_O. The numbers are the network's
+        own, or computed from these.
         """
         model = await accept(context, body, "/v1/explain")
         part = check_part(model, body.part)

@@ -58,9 +58,12 @@ class HeadsRequest(InspectionRequest):
         if self.input is None:
             given = [name for name in ("completion", "decoder_input") if getattr(self, name) is not None]
             if given:
-                raise wrong(given[0], f"{given[0]} belongs to an input: give input too")
+                raise wrong(given[0], f"{given[0]} needs input; set input too")
         elif self.repeat_length is not None:
-            raise wrong("repeat_length", "repeat_length is of random tokens: leave out input, or repeat_length")
+            raise wrong(
+                "repeat_length",
+                "repeat_length sets the number of random tokens; leave out either input or repeat_length",
+            )
         return self
 
 
@@ -136,8 +139,8 @@ def _repeat_length(model: ServedModel, body: HeadsRequest) -> int:
         return min(_DEFAULT_REPEAT, most)
     if body.repeat_length > most:
         raise BadRequest(
-            f"repeat_length: {body.repeat_length} tokens written twice are over the context of {limit}; 2 to {most} "
-            "are accepted.",
+            f"repeat_length: {body.repeat_length} tokens, written twice, do not fit the context of {limit}; 2 to "
+            f"{most} are accepted.",
             param="repeat_length",
         )
     return body.repeat_length

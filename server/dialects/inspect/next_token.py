@@ -102,9 +102,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @inspection_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextEntry)
     async def next_token(request: Request, body: NextRequest) -> Response:
         """Return the likeliest next tokens of each input, with logits and probabilities; with `full` the whole
-        vocabulary. An encoder that fills in masked words tells which tokens may stand at the position itself.
+        vocabulary. For an encoder with a masked-language-model head, return the likeliest tokens at the position.
 
-        The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
+        The filters are applied as in the sampler, in this order: temperature, top_k, min_p, top_p.
         """
         model = await accept(context, body, "/v1/next")
         inspection = await begin(model, request, body, 3 if body.full else 1)
@@ -152,8 +152,8 @@ def _position(model: ServedModel, body: NextRequest, ids: Sequence[int]) -> tupl
     if mask not in ids:
         token = "the mask token" if mask is None else repr(model.tokenizer.token(mask))
         raise BadRequest(
-            f"position: null is the first masked position, and the input does not contain {token}; with it null is "
-            f"accepted, without it 0 to {len(ids) - 1}.",
+            f"position: null is the first masked position, and the input does not contain {token}; null is accepted "
+            f"only with it; otherwise 0 to {len(ids) - 1}.",
             param="position",
         )
     return (ids.index(mask),)

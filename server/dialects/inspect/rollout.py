@@ -102,7 +102,7 @@ def _check_work(
     """Raise BadRequest if the request would take too long. Each input has a flow for each query and layer."""
     if body.method == "flow" and not kernel_levels():
         raise BadRequest(
-            "method: flow needs the compiled kernels, and there are none for this machine; rollout is accepted.",
+            "method: flow needs compiled kernels, which this machine does not have; rollout is accepted.",
             param="method",
             code="not_supported_by_machine",
         )

@@ -24,13 +24,13 @@ def read_versus(
     check_explainable(model, num_inputs, "inputs")
     if interventions:
         raise BadRequest(
-            "explain: passes with interventions have no reasons; without interventions it is accepted (POST "
-            "/v1/contributions analyses such a pass).",
+            "explain: reasons are not available with interventions; leave out one of them (POST /v1/contributions "
+            "accepts interventions).",
             param="explain",
         )
     if isinstance(options.versus, bool):
         raise BadRequest(
-            f'explain.versus: {shown(options.versus)} is no token; "next", a text that is one token, a token id or '
+            f'explain.versus: {shown(options.versus)} is not a token; "next", a text that is one token, a token id or '
             "null is accepted.",
             param="explain.versus",
         )

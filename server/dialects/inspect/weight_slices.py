@@ -82,7 +82,7 @@ class WeightsQuery(BaseModel):
 
 class WeightsEntry(AnswerModel):
     """The numbers of a weight, or of a part of it, as the network uses them: dequantised, whole where processes share
-    it, and without LoRA adapters. Gains of norms include what is added to them (Gemma's 1).
+    it, and without LoRA adapters. Gains of norms include the added constant (1 for Gemma).
 
     Array: weights, float32.
     """
@@ -223,7 +223,7 @@ def _choose(model: ServedModel, name: str, query: WeightsQuery) -> _Chosen:
         (head,) = resolve(head, weight.num_heads, "head", "head")
     axes = weight.row_axes
     if query.columns != "all" and len(axes) == 1:
-        raise BadRequest(f"columns: {weight.name} is a vector, and has only rows.", param="columns")
+        raise BadRequest(f"columns: {weight.name} is a vector and has only rows; leave out columns.", param="columns")
     rows = _read_indices(query.rows, weight.shape[axes[0]], "rows")
     return _Chosen(weight, head, rows, _read_indices(query.columns, weight.shape[axes[-1]], "columns"))
 

@@ -124,7 +124,7 @@ class GeometryQuery(BaseModel):
 
 
 class Baseline(AnswerModel):
-    """What chance gives, and what no arrangement can beat."""
+    """Cosines of random directions, and the lower bound for any set of vectors."""
 
     mean: float = Field(description="Of the cosine of random directions: 0.")
     std: float = Field(description="1 / sqrt(d).")
@@ -145,7 +145,7 @@ class Cosines(AnswerModel):
 
 
 class Spectrum(AnswerModel):
-    """What the singular values show."""
+    """Figures of the singular values."""
 
     effective_rank: float = Field(description="exp of the entropy of the singular values (Roy and Vetterli 2007).")
     stable_rank: float = Field(description="||W||_F^2 / ||W||_2^2.")
@@ -200,8 +200,8 @@ class CircuitsRequest(RunFields):
 
 
 class CircuitsEntry(AnswerModel):
-    """The OV and QK circuits of heads (Elhage et al. 2021), from the weights alone: gains of norms are not folded in,
-    and rotary QK is that of distance 0.
+    """The OV and QK circuits of heads (Elhage et al. 2021), from the weights only: gains of norms are not included,
+    and rotary QK is computed for distance 0.
 
     Arrays: ov.singular_values and qk.singular_values [layer, head, d_head]; of each, [layer, head]: .effective_rank,
     .stable_rank, .norm (Frobenius); ov.eigenvalues [layer, head, d_head, 2] (real, imaginary), ov.trace and
@@ -255,7 +255,7 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         ListAnswer,
     )
     async def geometry(request: Request, model_id: str, query: Annotated[GeometryQuery, Query()]) -> Response:
-        """Return the cosines of all pairs of rows or columns, compared with those of random directions, and the
+        """Return the cosines of all pairs of rows or columns, compared with random directions, and the
         singular values. They are computed next to the running requests, at low priority: a large matrix takes
         seconds to minutes.
         """
@@ -285,8 +285,8 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         ListAnswer,
     )
     async def circuits(request: Request, body: CircuitsRequest) -> Response:
-        """Return the low-rank matrices of heads, from the weights alone: singular values, effective rank,
-        eigenvalues of OV, and how much of what each head writes later heads read.
+        """Return the low-rank matrices of heads, from the weights only: singular values, effective rank,
+        eigenvalues of OV, and the part of each head's output that later heads read.
         """
         model = await accept(context, body, "/v1/circuits")
         wanted = negotiate(request.headers.get("accept"))
@@ -323,7 +323,8 @@ def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
     if len(found) > 1:
         firsts = [layer for layer in layers if own.at(layer).head_dim == own.at(layers[0]).head_dim]
         raise BadRequest(
-            f"layers: their heads are of different sizes; layers of one kind are accepted, such as {shown(firsts)}.",
+            "layers: the heads of these layers have different sizes; layers with heads of one size are accepted, "
+            f"such as {shown(firsts)}.",
             param="layers",
         )
     return next(iter(found.values()))
@@ -449,8 +450,8 @@ def _check_composition(body: CircuitsRequest, part: str, num_heads: int) -> None
         return
     if part == "cross":
         raise BadRequest(
-            "compose: the decoder reads the output of the encoder's heads through a norm; compose is accepted for "
-            "part 'encoder' and 'decoder'.",
+            "compose: a norm separates the heads of the encoder from the decoder; compose is accepted for part "
+            "'encoder' and 'decoder'.",
             param="compose",
         )
     if num_heads > MAX_COMPOSED_HEADS:

@@ -150,7 +150,7 @@ def _named(options: Explain, question: Question) -> int | None:
     if wanted in texts:
         return texts.index(str(wanted))
     raise BadRequest(
-        f'explain.versus: {shown(options.versus)} is no option of {question.field}; accepted: "next", null, '
+        f'explain.versus: {shown(options.versus)} is not an option of {question.field}; accepted: "next", null, '
         f"{', '.join(map(shown, texts[:20]))}{', ...' if len(texts) > 20 else ''}.",
         param="explain.versus",
     )

@@ -61,7 +61,7 @@ class Reader:
         if isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages and pairs:
             if self.cut.keep == "end":
                 raise BadRequest(
-                    "truncation_side: the chat template of this model writes pairs, and can cut only their end; "
+                    "truncation_side: the chat template of this model formats pairs, so only their end can be cut; "
                     "right is accepted.",
                     param="truncation_side",
                 )
@@ -153,7 +153,7 @@ class Reader:
         begin, end = own[0], own[-1] + 1
         if excess >= end - begin:
             raise BadRequest(
-                f"truncate_prompt_tokens: {self.cut.limit} tokens leave no room for this text; "
+                f"truncate_prompt_tokens: {self.cut.limit} tokens are too few for this text; "
                 f"{len(encoding.ids) - (end - begin) + 1} or more are accepted.",
                 param="truncate_prompt_tokens",
             )
@@ -166,7 +166,7 @@ class Reader:
         name = self.name_of(number)
         if len(ids) > self.cut.limit:
             raise BadRequest(
-                f"{name}: the input has {len(ids)} tokens, both texts of a pair and special tokens included; at "
+                f"{name}: the input has {len(ids)} tokens, including special tokens and both texts of a pair; at "
                 f"most {self.cut.limit} are accepted. Set truncate to cut it.",
                 param=name,
                 code="context_length_exceeded",
@@ -180,7 +180,7 @@ class Reader:
             return encodable(await self._render(texts))
         except ChatTemplateError as error:
             name = self.name_of(number)
-            raise BadRequest(f"{name}: the chat template refuses the pair: {error}", param=name) from error
+            raise BadRequest(f"{name}: the chat template rejects the pair: {error}", param=name) from error
 
     async def _render(self, texts: Sequence[str]) -> str:
         """Return a pair as the chat template writes it: messages of a query and a document."""
@@ -230,7 +230,7 @@ def prompt_named(defaults: ScoreDefaults | EmbeddingDefaults, name: str | None) 
         return ""
     if wanted not in defaults.prompts:
         known = ", ".join(map(repr, defaults.prompts)) or "this model has none: null"
-        raise BadRequest(f"prompt_name: there is no prompt {shown(wanted)}; accepted: {known}.", param="prompt_name")
+        raise BadRequest(f"prompt_name: unknown prompt {shown(wanted)}; accepted: {known}.", param="prompt_name")
     return defaults.prompts[wanted]
 
 

@@ -110,8 +110,8 @@ async def _around(
     before, place, after = text.rpartition(_PLACE)
     if not place:
         raise BadRequest(
-            "input: the model's chat template changes the user's last message, so questions cannot be inserted; "
-            "start the server with another --chat-template.",
+            "input: the model's chat template changes the user's last message, so no question can be appended; start "
+            "the server with another --chat-template.",
             param="input",
             code="no_place_for_questions",
         )
@@ -158,7 +158,7 @@ def _labels_of(model: ServedModel, questions: Sequence[Question], after: str) ->
         if isinstance(labels, int):
             raise BadRequest(
                 f"{question.field}: {len(question.options)} options; at most {labels} are accepted, the number of "
-                "single-token labels that this model's tokenizer has at the beginning of an answer.",
+                "labels that are a single token in this model's tokenizer.",
                 param=question.field,
                 code="labels_not_single_tokens",
             )

@@ -1,4 +1,4 @@
-"""Ranking of texts for a query: the best first, each with its reasons if the body has `explain`."""
+"""Ranking of texts for a query: sorted by score, and with reasons if the body has `explain`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ def check_head_reasons(model: ServedModel, options: Explain | None, num_explaine
     check_explainable(model, num_explained, "inputs")
     if model.score_defaults is None:
         raise BadRequest(
-            "explain: this model scores by the cosine of embeddings, which is no logit; null is accepted.",
+            "explain: this model scores by the cosine of embeddings, which is not a logit; null is accepted.",
             param="explain",
             code="not_explainable",
         )

@@ -41,7 +41,7 @@ def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:
     count = max(len(first), len(second))
     if not {len(first), len(second)} <= {1, count}:
         raise BadRequest(
-            f"{names[1]}: {len(second)} texts for {len(first)} of {names[0]}; the same number, or one on either "
+            f"{names[1]}: {len(second)} texts, but {len(first)} in {names[0]}; the same number, or one on either "
             "side, is accepted.",
             param=names[1],
         )

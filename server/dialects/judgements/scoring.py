@@ -258,7 +258,7 @@ async def _cosines(model: ServedModel, body: PairFields, pairs: Sequence[Texts],
     """Return the cosine of the two texts' embeddings for each pair; equal texts are embedded once."""
     if not body.use_activation:
         raise BadRequest(
-            "use_activation: this model scores by the cosine of embeddings, which has no logits; true is accepted.",
+            "use_activation: this model scores by the cosine of embeddings, so it has no logits; true is accepted.",
             param="use_activation",
         )
     defaults, limits = model.embedding_defaults, (body.max_tokens_per_query, body.max_tokens_per_doc)

@@ -84,8 +84,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Refuse a download, and name the command for it."""
         raise ApiError(
             501,
-            "This server downloads no model while it runs; `lightwell pull MODEL` downloads one, and a folder of "
-            "--models-dir offers it.",
+            "A running server does not download models; use `lightwell pull MODEL`, and serve a folder of models with "
+            "--models-dir.",
             "invalid_request_error",
             code="not_implemented",
         )
@@ -136,7 +136,7 @@ def _not_there(context: AppContext, route: str) -> Any:
         """Refuse a change of the models on the disk."""
         names = ", ".join(tagged(name) for slot in context.models for name in slot.names)
         raise NotFound(
-            f"There is no /api/{route}: a running server changes no model; there is {names} (GET /api/tags).",
+            f"There is no /api/{route}: models cannot be changed through this API; available: {names} (GET /api/tags).",
             code="route_not_found",
         )
 

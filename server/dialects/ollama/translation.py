@@ -88,7 +88,9 @@ def _chat(
     tools: list[dict[str, Any]] | None = None,
 ) -> ChatRequest:
     if body.think and not can_think(model):
-        raise BadRequest("think: this model's chat template has no thinking; false is accepted.", param="think")
+        raise BadRequest(
+            "think: the chat template of this model does not support thinking; false is accepted.", param="think"
+        )
     arguments = body.chat_template_kwargs
     if body.think:
         arguments = {"enable_thinking": True, **(arguments or {})}

@@ -140,7 +140,8 @@ def _check_origin(request: Request, origins: tuple[str, ...]) -> None:
     is_ours = site in ("same-origin", "none") or origin in origins
     if (origin is not None or site is not None) and not is_ours:
         raise Forbidden(
-            f"Origin {shown(origin)} may not upload files; the server's own page and --cors-origin may.",
+            f"Origin {shown(origin)} may not upload files; only the server's own page and the origins of --cors-origin "
+            "may.",
             code="origin_not_allowed",
         )
 
@@ -183,7 +184,10 @@ def _expiry(fields: dict[str, str], most: float) -> int:
         if inner != name:
             given[inner] = int(value) if inner == "seconds" and value.isdecimal() and len(value) < 10 else value
         elif name not in ("file", "purpose"):
-            raise BadRequest(f"{shown(name)} is not known; file, purpose and expires_after are.", code="unknown_field")
+            raise BadRequest(
+                f"{shown(name)} is not a known field; file, purpose and expires_after are accepted.",
+                code="unknown_field",
+            )
     return min(translated(ExpiresAfter, given).seconds if given else MAX_EXPIRY, int(most))
 
 

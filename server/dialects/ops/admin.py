@@ -16,13 +16,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/admin/keys", tags=["admin"], summary="The API keys and their use", response_model=None)
     async def keys() -> Response:
-        """Return the names, limits and use of all keys, but neither keys nor their hashes."""
+        """Return the names, limits and use of all keys, without the keys and their hashes."""
         return json_response({"object": "list", "data": [_entry(known) for known in context.keys.known]})
 
     @router.get("/admin/state", tags=["admin"], summary="State of the server", response_model=None)
     async def state() -> Response:
-        """Return the requests in flight, admission, and each worker's queues, blocks and last step: what SIGUSR1
-        writes to the log. The answer holds ids and numbers, no prompts.
+        """Return the requests in flight, admission, and each worker's queues, blocks and last step, as SIGUSR1
+        writes them to the log. The answer contains ids and numbers, but no prompts.
         """
         return json_response(await context.models.describe())
 
@@ -34,7 +34,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         try:
             context.keys.reload()
         except KeyFileError as error:
-            raise Conflict(f"The API keys stay as they were: {error}.", code="key_file_invalid") from None
+            raise Conflict(f"The API keys are unchanged: {error}.", code="key_file_invalid") from None
         return await keys()
 
 

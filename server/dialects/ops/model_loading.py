@@ -60,7 +60,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 async def _unload(context: AppContext, slot: ModelSlot) -> None:
     if not context.models.may_unload:
-        raise BadRequest(f"The model {slot.id!r} is the only one of this server; it stays loaded.", param="model")
+        raise BadRequest(f"The model {slot.id!r} is the only model of this server and stays loaded.", param="model")
     await context.models.unload(slot)
 
 

@@ -26,13 +26,13 @@ def check_attributable(config: ModelConfig, part: Part) -> None:
     """Raise BadRequest if this part of the model has no logits that are a sum over its stream."""
     if config.altup is not None:
         raise BadRequest(
-            f"target: {config.architecture} makes its logits of {config.altup.num_streams} residual streams, so they "
-            "are not a sum over the first stream; null is accepted, for norms only.",
+            f"target: {config.architecture} computes its logits from {config.altup.num_streams} residual streams, so "
+            "they are not a sum over the first stream; null is accepted (the answer then has only norms).",
             param="target",
         )
     if not config.has_head or part == "encoder":
         raise BadRequest(
-            "target: an encoder has no logits that are a sum over its residual stream; null is accepted.",
+            "target: the logits of an encoder are not a sum over its residual stream; null is accepted.",
             param="target",
         )
 

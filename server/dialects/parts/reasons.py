@@ -41,8 +41,8 @@ def check_explainable(model: ServedModel, num_explained: int, what: str) -> None
     problem = None
     if config.altup is not None:
         problem = (
-            f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams, so they are not "
-            "a sum over the first stream; null is accepted"
+            f"{config.architecture} computes its logits from {config.altup.num_streams} residual streams, so they are "
+            "not a sum over the first stream; null is accepted"
         )
     elif (adapter := current_request().adapter) is not None:
         problem = (
@@ -77,8 +77,8 @@ def check_finite(numbers: Iterable[float]) -> None:
     """Raise BadRequest unless all numbers are finite."""
     if not all(map(math.isfinite, numbers)):
         raise BadRequest(
-            "explain: the numbers of a pass are not finite: this input makes the model's numbers overflow, or its "
-            "weights are broken; without explain it is accepted.",
+            "explain: the computation gave infinite numbers or NaN: this input causes an overflow, or the weights are "
+            "damaged; without explain the request is accepted.",
             param="explain",
             code="not_finite",
         )

@@ -22,8 +22,8 @@ from lightwell.server.engine.messages.outputs import Array
 from lightwell.server.engine.messages.request import AttentionCapture, Part
 
 _LARGE = 2 << 20
-"""Least bytes of an answer with its own memory mapping, in huge pages. The first use of small pages costs more than the
-heap.
+"""Smallest answer, in bytes, that gets a memory mapping of huge pages. For smaller ones, the first use of the mapped
+pages takes longer than memory from the heap.
 """
 _RANGES = {torch.float16: (-65504.0, 65504.0), torch.uint8: (0.0, 1.0)}
 """Ranges of numbers that each type holds, rounded."""

@@ -181,7 +181,7 @@ class ClassifierSink(EmbeddingSink):
 
     def __init__(self, task: ClassifyTask, seq: Sequence, model: Transformer) -> None:
         if model.classifier is None:
-            raise ValueError(f"{model.config.architecture} has no head that labels an input")
+            raise ValueError(f"{model.config.architecture} has no classification head")
         super().__init__(EmbedTask(pooling=model.classifier.config.state, normalize=False), seq, model)
         self._classifier = model.classifier
 
@@ -197,7 +197,7 @@ class SparseSink(EmbeddingSink):
 
     def __init__(self, task: SparseTask, seq: Sequence, model: Transformer) -> None:
         if model.head is None or model.decoder is not None:
-            raise ValueError(f"{model.config.architecture} has no head that fills in masked words")
+            raise ValueError(f"{model.config.architecture} has no masked-language-model head")
         super().__init__(EmbedTask(pooling="none", normalize=False), seq, model)
         self._weights = partial(splade, logits_of=model.logits, is_sum=task.is_sum, is_log_twice=task.is_log_twice)
 
@@ -215,7 +215,7 @@ class LensSink(Sink):
 
     def __init__(self, task: LensTask, seq: Sequence, model: Transformer) -> None:
         if model.head is None:
-            raise ValueError(f"{model.config.architecture} has no head: it gives no logits")
+            raise ValueError(f"{model.config.architecture} has no language-model head, so it computes no logits")
         if model.config.altup is not None:
             raise ValueError(f"{model.config.architecture} computes its logits from several streams, not from one")
         self.stage = "encoder" if model.decoder is None else "decoder"

@@ -71,7 +71,7 @@ class RequestCaptures:
         return NOTHING if captures.is_empty and row_sink is None else captures
 
     def after_prompt(self) -> "RequestCaptures":
-        """Return what is left for the tokens after the prompt."""
+        """Return the captures of the tokens after the prompt."""
         if not self.patches and self.row_sink is None:
             return NOTHING
         return RequestCaptures(patches=self.patches, row_sink=self.row_sink)

@@ -33,7 +33,7 @@ def run_isolated(
 
     first: the first attempt at the whole step. Raises the exception of `runner.check` if it is not a lack of memory:
     then no sequence is the cause, and the engine cannot continue. Raises StepCancelled when `check`, which is called
-    between pieces of the work, raises it: then the step has delivered nothing.
+    between pieces of the work, raises it: then the step has no result.
     """
     everyone = schedule.sequences
     try:
@@ -93,7 +93,7 @@ class _Isolation:
     """By uid, functions that undo the captures since the step began."""
 
     def result(self, everyone: ReadOnlySequence[Sequence], failure: Failure) -> StepResult:
-        """Return the result of the step's parts, after the whole step has failed. Raises what the runner raises."""
+        """Return the result of the step's parts, after the whole step has failed. Raises the runner's exceptions."""
         result = StepResult()
         self._clean_up(self.captures.keys(), failure)
         self.runner.check()

@@ -35,7 +35,8 @@ def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.devic
         )
     if kernels.uses_triton(dtype, device) and config.block_size % 16:
         raise ModelLoadError(
-            f"--block-size {config.block_size}: on a GPU a multiple of 16 is accepted, or any with --kernels torch"
+            f"--block-size {config.block_size}: on a GPU, a multiple of 16 is accepted, or any size with --kernels "
+            "torch"
         )
     if problem is not None and kernels.kernels == "auto" and device.type == "cpu":
         logger.warning("plain torch operations compute, which are slower: %s", problem)

@@ -47,7 +47,7 @@ class RunAhead:
         return step
 
     def run(self, runner: ModelRunner, step: Step, check: Callable[[], None]) -> StepResult:
-        """Run a step to its end, and meanwhile start the next one if possible. Raises what the runner raises."""
+        """Run a step to its end, and meanwhile start the next one if possible. Raises the runner's exceptions."""
         if not runner.can_run_ahead:
             return runner.run(step.schedule, step.captures, check)
         try:

@@ -67,8 +67,8 @@ def limit_memory(
             )
     elif limit < needed:
         raise ValueError(
-            f"--worker-memory {limit * num_processes} (bytes) is not enough: {needed * num_processes} are needed once "
-            "the model is loaded; this size, or a smaller --kv-cache-memory, is accepted"
+            f"--worker-memory {limit * num_processes} (bytes) is not enough: {needed * num_processes} bytes are "
+            "needed after the model is loaded; this size, or a smaller --kv-cache-memory, is accepted"
         )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:

@@ -275,8 +275,8 @@ class Failure:
 
 
 _NO_MEMORY = ("allocate memory", "out of memory", "bad_alloc", "could not create a primitive")
-"""Messages of torch's allocators, the C++ library and oneDNN for a lack of memory. oneDNN's is the last one: it can
-plan a product of any size, so only memory for the code can be missing.
+"""Parts of the messages of torch's allocators, the C++ library and oneDNN if memory is short. The last one is oneDNN's
+message: it fails only if there is no memory for its generated code.
 """
 
 

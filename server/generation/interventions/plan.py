@@ -124,7 +124,7 @@ def place_of(config: ModelConfig, name: str, layer: Selector | None, head: Selec
     if len(of_size) > 1:
         unlike = " and ".join(map(str, sorted(of_size.values(), key=lambda each: each or 0)[:2]))
         raise wrong(
-            f"{field}.layer: layers {unlike} have {shown_name} of other sizes; layers of one size are accepted."
+            f"{field}.layer: layers {unlike} have {shown_name} of different sizes; layers of one size are accepted."
         )
     first = layers[0] if layers else None
     heads = _about(choose_heads, head, own.at(first or 0), point, f"{field}.head")
@@ -154,7 +154,9 @@ def _layers(
         return (None,)
     own = stack_config(config, stack)
     if named is not None and selector is not None:
-        raise wrong(f"{field}.layer: the point's name gives layer {named} already; leave out {shown(selector)}.")
+        raise wrong(
+            f"{field}.layer: the name of the point already contains layer {named}; leave out {shown(selector)}."
+        )
     if named is None and selector is None:
         raise wrong(f'{field}.layer: {shown_name} is in every block; a layer, a list or "all" is accepted.')
     wanted = selector if named is None else named
@@ -184,11 +186,11 @@ def check_operation(config: ModelConfig, item: InterventionField, place: Place, 
     name = place.name
     if not place.point.changeable:
         near = near_names(config, item.point, changeable=True)
-        raise wrong(f"{field}.point: {name} can be read and not changed; near ones that can be: {near}.")
+        raise wrong(f"{field}.point: {name} can be read but not changed; similar points that can be changed: {near}.")
     for layer in place.layers:
         kv_layer = None if layer is None else stack_config(config, place.stack).kv_layer(layer)
         if kv_layer != layer and name.endswith(("attn.hook_k", "attn.hook_v")):
-            raise wrong(f"{field}.layer: layer {layer} reads layer {kv_layer}'s {name}, which can be changed there.")
+            raise wrong(f"{field}.layer: layer {layer} uses {name} of layer {kv_layer}; change it there.")
     if item.op == "temperature" and not name.endswith("hook_attn_scores"):
         module = "cross_attn" if is_cross(place.point) else "attn"
         accepted = short_name(config, place.stack, f"{module}.hook_attn_scores")
@@ -277,14 +279,14 @@ def read_value(
         if may_mask and array.dtype == object and array.ndim:
             array = _without_nulls(array)
         if array.dtype.kind not in "iuf" or array.size == 0:
-            raise wrong(f"{field}.value: {shown(value)} is no array; nested lists of numbers, of equal lengths, are "
+            raise wrong(f"{field}.value: {shown(value)} is not an array; nested lists of numbers of equal length are "
                          "accepted.")  # fmt: skip
     with np.errstate(over="ignore"):
         array = array.astype("<f4", copy=False)
     is_accepted = np.isfinite(array) | (may_mask & np.isneginf(array))
     if not is_accepted.all():
         accepted = "finite ones and minus infinity (null in lists)" if may_mask else "finite ones"
-        raise wrong(f"{field}.value: the array holds numbers that are not finite in float32; {accepted} are accepted.")
+        raise wrong(f"{field}.value: the array has numbers that are not finite in float32; {accepted} are accepted.")
     return array
 
 
@@ -333,7 +335,7 @@ def _decoded(value: EncodedArray, field: str) -> NumpyArray:
         for start in range(0, len(value.data), _BASE64_PIECE):
             data += base64.b64decode(value.data[start : start + _BASE64_PIECE], validate=True)
     except ValueError:
-        raise wrong(f"{field}.value.data: no base64, got {shown(value.data)}.") from None
+        raise wrong(f"{field}.value.data: not valid base64: {shown(value.data)}.") from None
     expected = math.prod(value.shape) * dtype.itemsize
     if len(data) != expected:
         raise wrong(

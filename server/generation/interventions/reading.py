@@ -227,7 +227,7 @@ async def _all_sources(
     num_tokens = sum(prompt.num_tokens for prompt in {_ids_of(prompt): prompt for prompt in elsewhere}.values())
     if num_tokens > MAX_SOURCE_TOKENS:
         raise wrong(
-            f"interventions: the inputs of from have {num_tokens} tokens, equal inputs counted once; at most "
+            f"interventions: the inputs of from have {num_tokens} tokens, where equal inputs count once; at most "
             f"{MAX_SOURCE_TOKENS} are accepted. Give fewer or shorter ones.",
             "sources_too_long",
         )

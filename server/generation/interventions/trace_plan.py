@@ -105,7 +105,7 @@ def choose_points(request: TraceRequest, config: ModelConfig) -> list[ChosenPoin
     names = [one.name for one in chosen]
     if len(set(names)) != len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise BadRequest(f"points: {twice!r} is named twice; once is accepted.", param="points")
+        raise BadRequest(f"points: {twice!r} is given twice; once is accepted.", param="points")
     written = [read_name(config, name) for name in request.points]
     takes = {
         "layers": any(one.layer is None and one.point.in_block for one in written),

@@ -51,7 +51,7 @@ async def render_chat(
             text = await template.render_async(shown_rows, add_generation_prompt, arguments, given)
         text = until_mark(text) if is_continued else text
     except ChatTemplateError as error:
-        raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
+        raise BadRequest(f"messages: the chat template rejects the messages: {error}", param="messages") from error
     try:
         return encodable(text)
     except ValueError as error:  # messages are known to be text, arguments of the template may be anything

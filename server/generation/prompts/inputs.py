@@ -1,4 +1,4 @@
-"""Reads inputs that are not continued: a text or ids, its completion, and for encoder-decoders both of their sides.
+"""Inputs of requests that generate no text: a text or token ids, a completion, and the input of a separate decoder.
 
 For an encoder-decoder, the encoder reads `input`; the decoder reads its start token, `decoder_input` and
 `completion`, in this order. Text for the decoder gets no special tokens; ids as decoder_input are taken as they are,
@@ -41,7 +41,7 @@ async def read_inputs(model: ServedModel, body: InputFields) -> list[Prompt]:
     if completion is not None:
         if model.config.kind == "encoder":
             raise BadRequest(
-                "completion: this model is an encoder, which continues nothing; null is accepted. Give the whole text "
+                "completion: this model is an encoder, which generates no text; null is accepted. Send the whole text "
                 "as input.",
                 param="completion",
             )
@@ -62,8 +62,8 @@ async def between_stacks(
     if model.config.kind != "encoder-decoder":
         if decoder_input is not None:
             raise BadRequest(
-                f"decoder_input: this model is of kind {model.config.kind!r} and has one stack; null is accepted. "
-                f"Give the text as {field}.",
+                f"decoder_input: this model is of kind {model.config.kind!r} and has no separate decoder input; null "
+                f"is accepted. Send the text as {field}.",
                 param="decoder_input",
             )
         return prompts
@@ -128,5 +128,7 @@ def _one_each(value: PromptInput, count: int, field: str = "completion") -> list
     is_one = isinstance(value, str) or not value or isinstance(value[0], int)
     items: list[_OneText] = [value] if is_one else list(value)  # type: ignore[list-item,arg-type]
     if len(items) != count:
-        raise BadRequest(f"{field}: {len(items)} of them for {count} inputs; one for each is accepted.", param=field)
+        raise BadRequest(
+            f"{field}: {len(items)} entries for {count} inputs; one for each input is accepted.", param=field
+        )
     return items

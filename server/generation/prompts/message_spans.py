@@ -76,7 +76,8 @@ def spans_of(messages: Sequence[ChatMessage], marked: str, prompt: Prompt) -> li
             spans += _spans(message, start, own, begin, prompt)
     if not spans:
         raise BadRequest(
-            "explain.by: the places of the messages in the prompt are unknown, because the prompt was cut or the chat "
+            "explain.by: the positions of the messages in the prompt are unknown, because the prompt was truncated or "
+            "the chat "
             'template changes the texts; "word", "head" and "layer" are accepted.',
             param="explain.by",
             code="not_explainable",

@@ -167,7 +167,7 @@ def check_ids(model: ServedModel, ids: Sequence[int], field: str) -> Sequence[in
     if greatest >= model.config.vocab_size or least < 0:
         wrong = next(i for i in ids if not 0 <= i < model.config.vocab_size)
         raise BadRequest(
-            f"{field}: there is no token {wrong}; accepted are 0 to {model.config.vocab_size - 1}.",
+            f"{field}: the token id {wrong} is out of range; accepted are 0 to {model.config.vocab_size - 1}.",
             param=field,
             code="invalid_token_id",
         )
@@ -184,8 +184,8 @@ def check_tokens(model: ServedModel, prompt: Prompt, field: str) -> Prompt:
         wrong = next(i for i in prompt.ids if i >= size)
         text = model.tokenizer.token_strings([wrong])[0]
         raise BadRequest(
-            f"{field}: the text holds {shown(text)}, token {wrong}, which the network lacks; "
-            f"tokens 0 to {size - 1} are accepted.",
+            f"{field}: the text contains {shown(text)}, the token id {wrong}, for which the network has no embedding; "
+            f"token ids 0 to {size - 1} are accepted.",
             param=field,
             code="invalid_token_id",
         )
@@ -298,7 +298,7 @@ def fit_generation(
         wanted = max_tokens if max_tokens is not None and (is_explicit or max_tokens < limit) else max(1, limit // 4)
         if wanted >= limit > 1:
             raise BadRequest(
-                f"max_tokens: {wanted} leaves no room for the prompt; 1 to {limit - 1} are accepted.",
+                f"max_tokens: {wanted} leaves no tokens of the context for the prompt; 1 to {limit - 1} are accepted.",
                 param="max_tokens",
                 code="context_length_exceeded",
             )

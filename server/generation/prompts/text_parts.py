@@ -48,8 +48,7 @@ def bounded(model: ServedModel, text: str, field: str, keep: Cut = None) -> str:
     size = size_of(text)
     if size > limit:
         raise BadRequest(
-            f"{field}: the text has {size} bytes; at most {limit} are accepted, and {model.context_limit} tokens of "
-            "them.",
+            f"{field}: the text has {size} bytes; at most {limit} bytes and {model.context_limit} tokens are accepted.",
             param=field,
             code="context_length_exceeded",
         )

@@ -11,16 +11,16 @@ from lightwell.server.schemas.chat_messages import MAX_PARTS
 from lightwell.server.schemas.known_fields import Ignored, Refused, RefusedFields
 
 _CACHE_CONTROL = {"cache_control": "the server manages the prefix cache"}
-_NO_TOOLSETS = Refused("there are no toolsets")
-_RUNS_NO_TOOLS = "this server runs no tools: the client does"
+_NO_TOOLSETS = Refused("the server has no toolsets")
+_RUNS_NO_TOOLS = "the server runs no tools; the client runs them"
 
 UNREAD_BLOCKS = {
-    "image": "this server reads no images",
-    "document": "this server reads no files: send their text",
+    "image": "the server does not accept images",
+    "document": "the server does not accept files: send their text",
     "search_result": "send the results as text",
-    "container_upload": "there are no containers",
-    "compaction": "this server summarises no conversations: send the whole of one",
-    "browser_state": "this server reads no pictures of a browser",
+    "container_upload": "the server has no containers",
+    "compaction": "the server does not summarise conversations: send the whole conversation",
+    "browser_state": "the server does not accept screenshots",
     **dict.fromkeys(
         (
             "server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
@@ -36,7 +36,7 @@ UNREAD_BLOCKS = {
 class TextBlock(RequestModel):
     """Text."""
 
-    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "citations": "of answers; no template reads them"}
+    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "citations": "a field of answers; no chat template reads it"}
 
     type: Literal["text"] = Field(description="text.")
     text: Text = Field(description="The text.")
@@ -45,7 +45,7 @@ class TextBlock(RequestModel):
 class ThinkingBlock(RequestModel):
     """The assistant's reasoning before its answer, for templates that use it."""
 
-    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "signature": "thinking is taken as it is"}
+    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "signature": "thinking blocks are used unchanged"}
 
     type: Literal["thinking"] = Field(description="thinking.")
     thinking: Text = Field(description="The text.")
@@ -54,13 +54,13 @@ class ThinkingBlock(RequestModel):
 class RedactedThinkingBlock(RequestModel):
     """Thinking that only its author's server can read: it is left out of the prompt."""
 
-    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "data": "only another server can read it"}
+    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "data": "only the server that encrypted it can decrypt it"}
 
     type: Literal["redacted_thinking"] = Field(description="redacted_thinking.")
 
 
 class ToolUseBlock(RequestModel):
-    """A call of a tool, as an answer had it."""
+    """A tool call from an earlier answer."""
 
     IGNORED = _CACHE_CONTROL
     REFUSED: ClassVar[RefusedFields] = {
@@ -176,7 +176,7 @@ class AnthropicMessage(RequestModel):
             if block.type not in accepted:
                 raise wrong(
                     f"content[{i}]",
-                    f"no message of the {self.role} has a block of type {block.type!r}; accepted: "
+                    f"a message of the {self.role} cannot have a block of type {block.type!r}; accepted: "
                     f"{', '.join(accepted)}",
                 )
         return self

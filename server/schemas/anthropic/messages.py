@@ -35,12 +35,12 @@ MAX_TOOLS = 128
 
 IGNORED_BY_MESSAGES: Ignored = {
     **{name: IGNORED_EVERYWHERE[name] for name in ("metadata", "service_tier")},
-    "anthropic_version": "there is one version",
+    "anthropic_version": "there is only one version",
     **dict.fromkeys(("anthropic_beta", "betas"), "the available features need no beta"),
     "cache_control": "the server manages the prefix cache",
-    "diagnostics": "usage has the cached tokens",
-    "inference_geo": "the server is where it is",
-    "speed": "there is one speed",
+    "diagnostics": "usage contains the number of cached tokens",
+    "inference_geo": "the location of the server is fixed",
+    "speed": "there is only one speed",
     **dict.fromkeys(("user_profile_id", "workspace_id"), IGNORED_EVERYWHERE["metadata"]),
     **dict.fromkeys(("billing_policy", "fallback_credit_token"), "nothing is billed"),
     "fallbacks": "this server has no other model as a fallback",
@@ -48,19 +48,19 @@ IGNORED_BY_MESSAGES: Ignored = {
 }
 REFUSED_BY_MESSAGES: RefusedFields = {
     **REFUSED_EVERYWHERE,
-    "container": Refused("there are no containers"),
-    "mcp_servers": Refused("this server calls no other servers: the client does"),
+    "container": Refused("the server has no containers"),
+    "mcp_servers": Refused("the server does not call other servers"),
     "context_management": Refused(
-        "a conversation is read as it is sent",
+        "the server does not change conversations",
         ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
     ),
-    "compaction": Refused("this server summarises no conversations"),
-    "thread": Refused("no state is kept: send the whole conversation"),
-    "n": Refused("a message is one answer", (1,)),
-    "max_completion_tokens": Refused("max_tokens is its name"),
+    "compaction": Refused("the server does not summarise conversations"),
+    "thread": Refused("the server stores no state: send the whole conversation"),
+    "n": Refused("a message has one answer", (1,)),
+    "max_completion_tokens": Refused("use max_tokens instead"),
     **dict.fromkeys(
         ("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids"),
-        Refused("POST /v1/chat/completions gives it"),
+        Refused("use POST /v1/chat/completions"),
     ),
 }
 
@@ -70,11 +70,11 @@ class Tool(RequestModel):
 
     IGNORED: ClassVar[Ignored] = {
         "cache_control": IGNORED_BY_MESSAGES["cache_control"],
-        "eager_input_streaming": "arguments are always sent as they are written",
+        "eager_input_streaming": "arguments are always streamed",
     }
     REFUSED: ClassVar[RefusedFields] = {
-        "allowed_callers": Refused("only the model calls tools", (["direct"],)),
-        "input_examples": Refused("no template has a place for them: write them into description"),
+        "allowed_callers": Refused("only the model can call tools", (["direct"],)),
+        "input_examples": Refused("chat templates do not support them: write them into description"),
     }
 
     type: Text | None = Field(None, description="custom, or null, which is the same.")
@@ -93,8 +93,8 @@ class Tool(RequestModel):
         if isinstance(kind, str) and kind != "custom":
             raise wrong(
                 "type",
-                f"{shown(kind)} is a tool of Anthropic's own, which is not here; tools of type custom, with an "
-                "input_schema, are accepted",
+                f"{shown(kind)} is a tool of Anthropic, which this server does not have; tools of type custom, with "
+                "an input_schema, are accepted",
             )
         return data
 
@@ -111,7 +111,7 @@ class ToolChoice(RequestModel):
     @model_validator(mode="after")
     def _a_tool_has_a_name(self) -> "ToolChoice":
         if self.type == "tool" and self.name is None:
-            raise wrong("name", "type tool needs the name of a tool")
+            raise wrong("name", "tool_choice type tool needs name, the name of a tool")
         return self
 
 
@@ -153,7 +153,7 @@ class JsonFormat(RequestModel):
 class OutputConfig(RequestModel):
     """Format of the answer."""
 
-    REFUSED: ClassVar[RefusedFields] = {"task_budget": Refused("max_tokens bounds an answer, and nothing else does")}
+    REFUSED: ClassVar[RefusedFields] = {"task_budget": Refused("use max_tokens to limit an answer")}
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(None, description=EFFORT)
     format: JsonFormat | None = Field(None, description="The form of the text; null is free text.")
@@ -180,7 +180,7 @@ class ConversationFields(RequestModel):
     def _fields_agree(self) -> "ConversationFields":
         choice = self.tool_choice
         if choice is not None and choice.type in ("any", "tool") and not self.tools:
-            raise wrong("tool_choice", f"type {choice.type} needs tools, and there are none")
+            raise wrong("tool_choice", f"type {choice.type} needs tools, but the request has none")
         newer = None if self.output_config is None else self.output_config.format
         check_equal({"output_config.format": newer, "output_format": self.output_format})
         return self
@@ -211,7 +211,9 @@ class MessagesRequest(ConversationFields, SamplingFields):
     def _calls_have_results(self) -> "MessagesRequest":
         last = len(self.messages) - 1
         if any(isinstance(block, ToolUseBlock) for block in self.messages[last].blocks):
-            raise wrong(f"messages[{last}]", "the last message calls tools; a message with their results must follow")
+            raise wrong(
+                f"messages[{last}]", "the last message contains tool calls; a message with their results must follow"
+            )
         return self
 
 
@@ -220,7 +222,7 @@ class CountTokensRequest(ConversationFields, ModelField):
 
     IGNORED: ClassVar[Ignored] = {
         **IGNORED_BY_MESSAGES,
-        "max_tokens": "an answer is not counted",
+        "max_tokens": "only the tokens of the prompt are counted",
         "cache_salt": "nothing is cached",
     }
     REFUSED = REFUSED_BY_MESSAGES

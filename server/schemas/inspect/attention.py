@@ -32,9 +32,11 @@ class AttentionFields(RequestModel):
     @model_validator(mode="after")
     def _choices_agree(self) -> "AttentionFields":
         if self.pairs is not None and not (self.layers == "all" and self.heads == "all"):
-            raise wrong("pairs", "pairs replaces layers and heads: give one or the other")
+            raise wrong("pairs", "pairs replaces layers and heads; set either pairs, or layers and heads")
         if self.dtype == "uint8" and self.kind != "pattern":
-            raise wrong("dtype", f"dtype uint8 holds probabilities; kind {self.kind!r} needs float32 or float16")
+            raise wrong(
+                "dtype", f"dtype uint8 is accepted only for probabilities; kind {self.kind!r} needs float32 or float16"
+            )
         return self
 
 
@@ -57,11 +59,13 @@ class AttentionRequest(AttentionFields, InputFields):
     @model_validator(mode="after")
     def _shapes_agree(self) -> "AttentionRequest":
         if self.top_k is not None and self.orientation == "columns":
-            raise wrong("top_k", "top_k lists the keys of each query row: orientation rows is accepted with it")
+            raise wrong("top_k", "top_k returns the keys of each query; with it, only orientation rows is accepted")
         if self.top_k is not None and self.resize is not None:
-            raise wrong("top_k", "top_k and resize exclude each other: give one of them")
+            raise wrong("top_k", "top_k and resize cannot be combined; set one of them")
         if self.resize is not None and self.kind != "pattern":
-            raise wrong("resize", f"resize averages probabilities: kind pattern is accepted with it, not {self.kind!r}")
+            raise wrong(
+                "resize", f"resize averages probabilities; with it, only kind pattern is accepted, not {self.kind!r}"
+            )
         return self
 
 

@@ -26,7 +26,7 @@ ARRAY_FORMAT: Any = Field("float", description="Arrays in JSON: nested lists, or
 
 
 class InputFields(CanIntervene, RunFields):
-    """What is read. For an encoder-decoder, `input` is the encoder's."""
+    """Input of a request. For an encoder-decoder, `input` is the input of the encoder."""
 
     input: PromptInput | Messages = Field(
         description="A text, a list of texts, token ids, a list of token id lists, or chat messages."

@@ -70,7 +70,7 @@ class InterventionSource(RequestModel):
 
 
 class InterventionField(RequestModel):
-    """One change to one point. Changes are applied in the order of the list, to this request's own rows alone."""
+    """One change to one point. Changes are applied in the order of the list, only to this request's own rows."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True, populate_by_name=True)
 
@@ -114,7 +114,7 @@ class InterventionField(RequestModel):
     @model_validator(mode="after")
     def _the_operation_has_what_it_needs(self) -> "InterventionField":
         if self.value is not None and self.source is not None:
-            raise wrong("value", "value and from exclude each other: give one of them")
+            raise wrong("value", "value and from cannot be combined; set one of them")
         if isinstance(self.value, list) and _count_numbers(self.value) > MAX_LIST_NUMBERS:
             raise wrong("value", _TOO_MANY_NUMBERS)
         if (self.minus is not None or self.times != 1.0) and (self.op != "add" or self.source is None):
@@ -123,7 +123,7 @@ class InterventionField(RequestModel):
         if self.op == "zero" and (self.value is not None or self.source is not None):
             raise wrong("op", "op 'zero' accepts no value and no from; leave them out")
         if self.op == "mean" and self.value is not None:
-            raise wrong("value", "op 'mean' takes no value; from is accepted, or nothing for this input's own mean")
+            raise wrong("value", "op 'mean' accepts no value; set from, or leave out both for the mean of this input")
         if self.op == "temperature" and (not isinstance(self.value, int | float) or self.value < 0):
             raise wrong("value", "op 'temperature' needs a number of 0 or more as value")
         if self.op in ("scale", "add", "patch") and self.value is None and self.source is None:

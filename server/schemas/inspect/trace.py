@@ -51,7 +51,7 @@ class TracedPoint(AnswerModel):
 
 
 class TraceEntry(AnswerModel):
-    """What was taken from the pass over one input."""
+    """The captured points of one input."""
 
     object: Literal["trace"] = Field(description="Kind of entry.")
     index: int = Field(description="Number of the input.")

@@ -24,7 +24,7 @@ from lightwell.server.schemas.judgements.fields import (
 from lightwell.server.schemas.judgements.reasons import Reasons
 from lightwell.server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored
 
-_OF_ANSWERS: Ignored = dict.fromkeys(("id", "status", "phase"), "of answers: no template reads it")
+_OF_ANSWERS: Ignored = dict.fromkeys(("id", "status", "phase"), "a field of answers; no chat template reads it")
 _BREAKPOINT = "Accepted and ignored: the prefix cache needs none."
 REFUSED_PARTS = {"input_image": NO_IMAGES}
 REFUSED_ITEMS = dict.fromkeys(
@@ -99,7 +99,7 @@ class Message(RequestModel):
 class FunctionCall(RequestModel):
     """A call of a tool."""
 
-    IGNORED: ClassVar[Ignored] = {**_OF_ANSWERS, "namespace": "a call has the tool's name"}
+    IGNORED: ClassVar[Ignored] = {**_OF_ANSWERS, "namespace": "a call contains only the name of the tool"}
 
     type: Literal["function_call"] = Field(description='"function_call".')
     call_id: Text = Field(min_length=1, description="The call's id, which its output repeats.")
@@ -108,7 +108,7 @@ class FunctionCall(RequestModel):
 
 
 class FunctionCallOutput(RequestModel):
-    """What a tool answered."""
+    """The result of a tool call."""
 
     IGNORED: ClassVar[Ignored] = _OF_ANSWERS
 
@@ -127,7 +127,7 @@ Item = Annotated[
 
 
 class Question(RequestModel):
-    """What all questions have."""
+    """Fields of all questions."""
 
     name: QuestionName | None = Field(None, description="Name of the question; the answer repeats it.")
     instructions: Parts = Field(description="The question.")
@@ -210,7 +210,9 @@ class DecisionsRequest(JudgementFields):
         for i, item in enumerate(self.input if isinstance(self.input, list) else ()):
             num_in_a_row = num_in_a_row + 1 if isinstance(item, FunctionCall) else 0
             if num_in_a_row > MAX_CALLS:  # they are one message
-                raise wrong("input", f"number {i} is call {num_in_a_row} in a row; at most {MAX_CALLS} are accepted")
+                raise wrong(
+                    "input", f"item {i} is call number {num_in_a_row} in a row; at most {MAX_CALLS} are accepted"
+                )
             if isinstance(item, FunctionCall):
                 called.add(item.call_id)
             elif isinstance(item, FunctionCallOutput) and item.call_id not in called:

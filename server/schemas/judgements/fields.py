@@ -19,7 +19,7 @@ MAX_JSON_VALUES = 10_000
 MAX_JSON_BYTES = 256 * 1024
 QuestionName = Annotated[Text, Field(max_length=256)]
 """The name of a question and its answer."""
-NO_IMAGES = "this server reads no images"
+NO_IMAGES = "the server does not accept images"
 
 
 def json_text(value: Any) -> str:
@@ -33,12 +33,12 @@ def _check_json(value: Any) -> Any:
     for depth in range(MAX_JSON_DEPTH + 1):
         num_values += len(level)
         if num_values > MAX_JSON_VALUES:
-            raise ValueError(f"more than {MAX_JSON_VALUES} values, which is the largest accepted number")
+            raise ValueError(f"it has more than {MAX_JSON_VALUES} values, the largest accepted number")
         containers = [each for each in level if isinstance(each, dict | list)]
         if not containers:
             break
         if depth == MAX_JSON_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_JSON_DEPTH} levels, which is the largest accepted depth")
+            raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels, the largest accepted depth")
         level = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
     size = len(encodable(json_text(value)).encode())
     if size > MAX_JSON_BYTES:

@@ -13,7 +13,7 @@ ManyTexts = Annotated[list[Text], Field(min_length=1, max_length=MAX_DOCUMENTS, 
 
 
 class ReadFields(RunFields):
-    """The fields that say how texts are cut, and what is made of the head's numbers."""
+    """Fields for the truncation of texts, and for the activation function of the head."""
 
     IGNORED = IGNORED_BY_HEADS
     REFUSED = REFUSED_BY_HEADS

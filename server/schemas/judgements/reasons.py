@@ -13,7 +13,7 @@ MAX_VERIFIED_SPANS = 8
 
 
 class Explain(RequestModel):
-    """What is asked about the reasons of an answer."""
+    """Options of the reasons of an answer."""
 
     by: Literal["word", "head", "layer"] = Field("word", description="Unit of the parts of the logit or difference.")
     versus: Text | bool | TokenId | None = Field(
@@ -73,7 +73,7 @@ EXPLAIN = Field(None, description="Also return the reasons of the answer; true u
 
 
 class WordPart(AnswerModel):
-    """What one word adds."""
+    """Contribution of one word."""
 
     position: int = Field(description="The token's position.")
     token: str = Field(description="The token decoded separately.")
@@ -84,7 +84,7 @@ class WordPart(AnswerModel):
 
 
 class HeadPart(AnswerModel):
-    """What one head adds."""
+    """Contribution of one head."""
 
     layer: int = Field(description="Its layer.")
     head: int = Field(description="Its number.")
@@ -93,7 +93,7 @@ class HeadPart(AnswerModel):
 
 
 class LayerPart(AnswerModel):
-    """What one layer adds."""
+    """Contribution of one layer."""
 
     layer: int = Field(description="Its number.")
     attention: float = Field(description="Contribution of its heads, or of the mixer in place of attention.")
@@ -101,7 +101,7 @@ class LayerPart(AnswerModel):
 
 
 class TakenOut(AnswerModel):
-    """What happens without some words."""
+    """Value of the answer after some words are removed."""
 
     words: list[dict[str, Any]] = Field(description="The words: position, token, and of an encoder-decoder stack.")
     predicted: float = Field(description="`value` less their parts.")

@@ -77,7 +77,7 @@ class SystemOneRequest(JudgementFields):
     REFUSED: ClassVar[RefusedFields] = {
         **REFUSED_EVERYWHERE,
         "assets": Refused(NO_IMAGES),
-        "stream": Refused("the answers come together"),
+        "stream": Refused("all answers are sent together"),
     }
 
     state: Content = Field(description="Subject of the questions: a text, or JSON, which is used as text.")

@@ -12,14 +12,14 @@ from lightwell.server.schemas.base import JsonDict, RequestModel, Text, wrong
 from lightwell.server.schemas.chat_messages import MAX_PARTS
 from lightwell.server.schemas.known_fields import Ignored, Refused, RefusedFields
 
-_OF_ANSWERS = "of answers: no template reads it"
+_OF_ANSWERS = "a field of answers; no chat template reads it"
 _OF_THE_ITEM: Ignored = {"id": _OF_ANSWERS, "status": _OF_ANSWERS, "phase": _OF_ANSWERS, "attention": _OF_ANSWERS}
 
 MAX_TOOLS = 128
 
-REFUSED_ITEMS: Mapping[str, str] = {"item_reference": "nothing is stored: send the item itself"}
+REFUSED_ITEMS: Mapping[str, str] = {"item_reference": "the server stores no items: send the item itself"}
 """Types of items in `input` that are refused for a reason of their own."""
-REFUSED_TOOLS: Mapping[str, str] = {"custom": "a tool's arguments are JSON"}
+REFUSED_TOOLS: Mapping[str, str] = {"custom": "the arguments of a tool are JSON"}
 """Types of tools that are refused for a reason of their own."""
 LeftOut = Literal["web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"]
 LEFT_OUT_TOOLS: tuple[str, ...] = get_args(LeftOut)
@@ -83,9 +83,9 @@ class FunctionCall(RequestModel):
     IGNORED: ClassVar[Ignored] = {
         **_OF_THE_ITEM,
         "caller": _OF_ANSWERS,
-        "parsed_arguments": "the openai package's reading of arguments",
+        "parsed_arguments": "a copy of arguments that the openai package makes",
     }
-    REFUSED: ClassVar[RefusedFields] = {"async": Refused("a call is answered before the next turn")}
+    REFUSED: ClassVar[RefusedFields] = {"async": Refused("a call must be answered before the next turn")}
 
     type: Literal["function_call"] = Field(description='"function_call".')
     call_id: Text = Field(min_length=1, description="The call's id, which its output repeats.")
@@ -100,7 +100,7 @@ class FunctionCallOutput(RequestModel):
     IGNORED: ClassVar[Ignored] = {
         **_OF_THE_ITEM,
         "caller": _OF_ANSWERS,
-        **dict.fromkeys(("name", "namespace"), "the call has it"),
+        **dict.fromkeys(("name", "namespace"), "the call contains the name of the tool"),
     }
 
     type: Literal["function_call_output"] = Field(description='"function_call_output".')
@@ -112,7 +112,7 @@ class ReasoningItem(RequestModel):
     """The assistant's reasoning before its answer."""
 
     IGNORED = _OF_THE_ITEM
-    REFUSED: ClassVar[RefusedFields] = {"encrypted_content": Refused("only who wrote it can read it")}
+    REFUSED: ClassVar[RefusedFields] = {"encrypted_content": Refused("only its own server can decrypt it")}
 
     type: Literal["reasoning"] = Field(description='"reasoning".')
     content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
@@ -144,9 +144,9 @@ class FunctionTool(RequestModel):
         "allowed_callers": "only the assistant calls tools",
         "defer_loading": "all tools are written into the prompt",
         "output_schema": "tool results are used unchanged",
-        "cache_control": "the prefix cache needs none",
+        "cache_control": "the prefix cache works without breakpoints",
     }
-    REFUSED: ClassVar[RefusedFields] = {"async": Refused("a call is answered before the next turn")}
+    REFUSED: ClassVar[RefusedFields] = {"async": Refused("a call must be answered before the next turn")}
 
     type: Literal["function"] = Field(description='"function".')
     name: Text = Field(min_length=1, max_length=128, description="Name of the tool.")

@@ -42,32 +42,33 @@ _OWN = (
 
 IGNORED_BY_RESPONSES: Ignored = {
     **{name: why for name, why in IGNORED_BY_GENERATION.items() if name not in _OWN},
-    "access_programs": "there are none",
-    "prediction": "it would change only the speed, and is read with chats",
-    "image": "nothing but text is read",
-    "client_metadata": "a label of the client's own",
+    "access_programs": "the server has no access programs",
+    "prediction": "it changes only the speed, and only in chat completions",
+    "image": "the server accepts only text",
+    "client_metadata": "a label for the client's own use",
 }
 
 REFUSED_BY_RESPONSES: RefusedFields = {
     **{name: refused for name, refused in REFUSED_BY_CHAT.items() if name not in _OWN},
     **dict.fromkeys(
-        ("previous_response_id", "conversation"), Refused("nothing is stored: send the whole conversation as input")
+        ("previous_response_id", "conversation"),
+        Refused("no conversations are stored: send the whole conversation as input"),
     ),
-    "background": Refused("nothing is stored that could be fetched later"),
-    "prompt": Refused("there are no stored prompts"),
-    "context_management": Refused('a conversation is cut by truncation "auto" alone'),
-    "messages": Refused("input is its name"),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens"), Refused("max_output_tokens is its name")),
-    "response_format": Refused("text.format is its name", ({"type": "text"},)),
+    "background": Refused("the server stores no responses"),
+    "prompt": Refused("the server stores no prompts"),
+    "context_management": Refused('use truncation "auto" to shorten a conversation'),
+    "messages": Refused("use input instead"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), Refused("use max_output_tokens instead")),
+    "response_format": Refused("use text.format instead", ({"type": "text"},)),
     "logprobs": Refused(f'include ["{LOGPROBS}"] returns them'),
-    "truncate": Refused('truncation "auto" does this'),
+    "truncate": Refused('use truncation "auto" instead'),
     **dict.fromkeys(
-        ("truncate_prompt_tokens", "prompt_logprobs", "return_token_ids"), Refused("POST /v1/chat/completions has it")
+        ("truncate_prompt_tokens", "prompt_logprobs", "return_token_ids"), Refused("use POST /v1/chat/completions")
     ),
-    "n": Refused("a response is one answer; POST /v1/chat/completions gives several", (1,)),
-    "add_generation_prompt": Refused("an answer begins a message", (True,)),
-    "continue_final_message": Refused("an answer begins a message; POST /v1/chat/completions continues one"),
-    "reasoning_effort": Refused("reasoning.effort is its name"),
+    "n": Refused("a response has one answer; use POST /v1/chat/completions for several", (1,)),
+    "add_generation_prompt": Refused("an answer is always a new message", (True,)),
+    "continue_final_message": Refused("an answer is always a new message; POST /v1/chat/completions can continue one"),
+    "reasoning_effort": Refused("use reasoning.effort instead"),
 }
 
 
@@ -91,7 +92,7 @@ class TextFormat(RequestModel):
 
 
 class TextConfig(RequestModel):
-    """How the text is written."""
+    """Format of the generated text."""
 
     REFUSED: ClassVar[RefusedFields] = {"verbosity": REFUSED_BY_CHAT["verbosity"]}
 
@@ -102,10 +103,10 @@ class Reasoning(RequestModel):
     """How the assistant thinks."""
 
     REFUSED: ClassVar[RefusedFields] = {
-        "summary": Refused("reasoning is given as it is, never summarised", ("auto",)),
-        "generate_summary": Refused("reasoning is given as it is, never summarised"),
-        "context": Refused("the model's template selects the reasoning that it reads", ("auto",)),
-        "mode": Refused("there is one mode", ("standard",)),
+        "summary": Refused("reasoning is not summarised", ("auto",)),
+        "generate_summary": Refused("reasoning is not summarised"),
+        "context": Refused("the chat template selects the reasoning that it includes", ("auto",)),
+        "mode": Refused("there is only one mode", ("standard",)),
     }
 
     effort: Effort | None = Field(None, description=EFFORT)
@@ -116,7 +117,7 @@ class ResponseStreamOptions(RequestModel):
 
     IGNORED: ClassVar[Ignored] = {
         **IGNORED_IN_STREAM_OPTIONS,
-        "include_usage": "the last event always has it",
+        "include_usage": "the last event always contains the usage",
     }
 
 

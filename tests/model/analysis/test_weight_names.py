@@ -176,10 +176,10 @@ def test_what_transformer_lens_has_no_name_for_is_told() -> None:
 def test_a_name_that_is_not_there_is_answered_with_near_ones() -> None:
     config, *_ = network("gpt2")
     for name, layer, told in (
-        ("W_q", 0, r"layer 0 has no weight 'W_q'; near ones are .*W_"),
-        ("W_Q", None, r"'attn.W_Q' is in each block: name a layer from 0 to"),
-        ("W_E", 1, r"'embed.W_E' is outside the blocks and has no layer"),
-        ("blocks.0.ln1.w", 1, r"names layer 0 and layer says 1"),
+        ("W_q", 0, r"layer 0 has no weight 'W_q'; similar names are .*W_"),
+        ("W_Q", None, r"'attn.W_Q' exists in every block; set layer to a number from 0 to"),
+        ("W_E", 1, r"'embed.W_E' is outside the blocks; leave out layer"),
+        ("blocks.0.ln1.w", 1, r"names layer 0 but layer is 1"),
         ("ln1.w", 99, r"there is no layer 99"),
         ("w", 0, r"no weight 'w'"),
     ):

@@ -22,9 +22,9 @@ from tests.model.analysis.weights_by_hand import ask, matrix_by_hand, network
 def test_names_that_are_not_there_are_answered_with_those_that_are() -> None:
     config, _, _ = network("gpt2")
     for name in ("W_gate", "blocks.0.mlp.W_gate", "cross_attn.W_Q", "W_q", ""):
-        with pytest.raises(UnknownMatrix, match=r"near ones are .*W_"):
+        with pytest.raises(UnknownMatrix, match=r"similar names are .*W_"):
             find_matrix(config, name, 0)
-    with pytest.raises(UnknownMatrix, match="name a layer from 0 to"):
+    with pytest.raises(UnknownMatrix, match="set layer to a number from 0 to"):
         find_matrix(config, "W_Q")
     with pytest.raises(UnknownMatrix, match="no layer 99"):
         find_matrix(config, "blocks.99.attn.W_Q")
@@ -168,5 +168,5 @@ def test_broken_weights_are_said_to_be_broken(bad: float) -> None:
         ("geometry", {"matrix": "blocks.1.attn.W_Q", "axis": "columns"}),
         ("circuits", {"part": "decoder", "pairs": ((0, 1), (1, 0))}),
     ):
-        with pytest.raises(ValueError, match=r"the weights (of layer 1, head 0, )?are broken"):
+        with pytest.raises(ValueError, match=r"the weights (of layer 1, head 0, )?are damaged"):
             answer(config, lookup, question, options, lambda: None)

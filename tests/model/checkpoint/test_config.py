@@ -96,9 +96,9 @@ def test_a_folder_without_architectures_is_known_by_its_model_type_and_is_of_flo
 def test_the_nearest_to_an_unknown_architecture_are_of_its_kind(
     tmp_path: Path, name: str, fields: dict[str, Any], near: str, others: str
 ) -> None:
-    with pytest.raises(ModelLoadError, match="near ones are ") as caught:
+    with pytest.raises(ModelLoadError, match="similar names are ") as caught:
         read(tmp_path, {"architectures": [name], **fields})
-    found = str(caught.value).partition("near ones are ")[2].partition(";")[0].split(", ")
+    found = str(caught.value).partition("similar names are ")[2].partition(";")[0].split(", ")
     assert found[0] == near
     assert not [each for each in found if others in each]
 
@@ -106,7 +106,7 @@ def test_the_nearest_to_an_unknown_architecture_are_of_its_kind(
 def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(
         ModelLoadError,
-        match=r"MambaForCausalLM is not supported; near ones are Lfm2.*; supported are LlamaForCausalLM, Mis",
+        match=r"MambaForCausalLM is not supported; similar names are Lfm2.*; supported are LlamaForCausalLM, Mis",
     ):
         read(tmp_path, {"architectures": ["MambaForCausalLM"]})
     with pytest.raises(ModelLoadError, match="model_type 'mamba' is not supported"):
@@ -159,7 +159,7 @@ def test_broken_json_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"config\.json: cannot be read as JSON"):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ModelLoadError, match="holds a list; a JSON object is expected"):
+    with pytest.raises(ModelLoadError, match="contains a list; a JSON object is expected"):
         read_config(tmp_path)
 
 

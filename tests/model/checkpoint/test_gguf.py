@@ -177,7 +177,7 @@ def test_a_folder_is_not_made_where_others_may_write(
     assert second != first
     assert second.name == first.name
     second.parent.chmod(mode)
-    with pytest.raises(ModelLoadError, match=r"others can write to .*; set XDG_CACHE_HOME or TMPDIR"):
+    with pytest.raises(ModelLoadError, match=r"other users can write to .*; set XDG_CACHE_HOME or TMPDIR"):
         resolve(str(tmp_path / "a.gguf"))
 
 

@@ -89,11 +89,11 @@ def test_json_that_is_nested_too_deeply_is_refused(name: str, folder: Path) -> N
     for text in NESTED:
         (folder / name).write_text(text)
         said = refused(lambda: read_all(folder))
-        assert f"{name}: is nested too deeply; 64 lists and objects in each other are accepted" in said
+        assert f"{name}: is nested too deeply; at most 64 levels of lists and objects are accepted" in said
 
 
 PROMPTS, MODULES = "config_sentence_transformers.json", "modules.json"
-SURROGATE = f"{PROMPTS}: holds half of a surrogate pair, which is no character"
+SURROGATE = f"{PROMPTS}: contains half of a surrogate pair, which is not a character"
 ENDLESS = [POOLED[0], *[{"type": "x.Dense", "path": "2_Dense"}] * 100_000]
 
 
@@ -130,7 +130,7 @@ def test_what_is_no_file_or_huge_is_refused_and_not_waited_for(name: str, folder
     if name.startswith("vocab"):
         (folder / "tokenizer.json").unlink()
         (folder / "merges.txt").touch()
-    no_file = "no weights" if "index" in name else "is no regular file"
+    no_file = "no weights" if "index" in name else "is not a regular file"
     makes: list[tuple[Callable[[], object], str]] = [
         (lambda: os.mkfifo(path), no_file),
         (lambda: path.symlink_to("/dev/zero"), no_file),
@@ -144,7 +144,7 @@ def test_what_is_no_file_or_huge_is_refused_and_not_waited_for(name: str, folder
 
 def test_a_gguf_file_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.gguf")
-    assert "is no regular file" in refused(lambda: resolve(str(tmp_path / "a.gguf")))
+    assert "is not a regular file" in refused(lambda: resolve(str(tmp_path / "a.gguf")))
 
 
 @pytest.mark.parametrize("path", ["../evil", "{outside}"])
@@ -155,7 +155,7 @@ def test_a_pooling_outside_the_folder_is_not_read(path: str, folder: Path, tmp_p
     path = path.replace("{outside}", str(outside))
     (folder / MODULES).write_text(pooled_in(path))
     said = refused(lambda: read_all(folder))
-    assert said == f"modules.json: path is {path!r}; a folder inside the model's is expected"
+    assert said == f"modules.json: path is {path!r}; the name of a folder inside the model's folder is expected"
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
@@ -263,7 +263,7 @@ def test_an_adapter_made_of_pipes_is_refused_and_not_waited_for(tmp_path: Path) 
         os.mkfifo(tmp_path / "a" / name)
         for where in (None, root):
             said = refused(lambda where=where: load_adapter(tmp_path / "a", network, max_rank=8, root=where))
-            assert f"{name}: is no regular file" in said
+            assert f"{name}: is not a regular file" in said
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
@@ -279,7 +279,7 @@ def test_a_wrong_adapter_is_told_in_our_words_and_its_names_on_one_line(tmp_path
 
     strange = "a\nb\x1b[31m" + "c" * 5000
     save_file({strange: torch.zeros(1)}, folder / "adapter_model.safetensors")
-    assert "none of a plain LoRA" in said()
+    assert "do not belong to a plain LoRA" in said()
     assert r"a\nb\x1b[31mccc" in said()
     assert len(said()) < 1000
     (folder / "adapter_model.safetensors").write_bytes(b"\x08" + bytes(7) + b'{"a": 1}')

@@ -115,7 +115,7 @@ def test_names_of_transformer_lens_4_mean_what_they_mean_there(
 ) -> None:
     config = replace(DECODER, **changes)
     if meant is None:
-        with pytest.raises(UnknownPoint, match="near ones are"):
+        with pytest.raises(UnknownPoint, match="similar names are"):
             read_name(config, written)
     else:
         assert read_name(config, written).point.name == meant
@@ -144,9 +144,9 @@ def test_a_name_without_prefix_means_the_decoder_of_two_stacks() -> None:
 def test_what_a_model_lacks_is_no_point_of_it_and_the_refusal_says_why(config: ModelConfig, absent: set[str]) -> None:
     assert not absent & names(config, stacks(config)[-1])
     for name in absent:
-        with pytest.raises(UnknownPoint, match=r"this model has no point .*: .*; near ones are ") as caught:
+        with pytest.raises(UnknownPoint, match=r"this model has no point .*: .*; similar names are ") as caught:
             read_name(config, name)
-        proposed = str(caught.value).partition("near ones are ")[2].split(", ")
+        proposed = str(caught.value).partition("similar names are ")[2].split(", ")
         assert proposed
         for near in proposed:
             read_name(config, near)

@@ -147,10 +147,14 @@ def test_a_dense_layer_that_is_not_built_is_said(tmp_path: Path, change: dict[st
 
 def test_a_dense_layer_that_fits_nothing_is_named(tmp_path: Path) -> None:
     write_dense(tmp_path, "2_Dense", in_features=47)
-    with pytest.raises(ModelLoadError, match=r"2_Dense/config\.json: in_features is 47; the vectors before it have 48"):
+    with pytest.raises(
+        ModelLoadError, match=r"2_Dense/config\.json: in_features is 47; the previous module computes vectors with 48"
+    ):
         read(tmp_path, {"pooling_mode": "mean"}, DENSE)
     (tmp_path / "modules.json").write_text(json.dumps([TRANSFORMER, POOLING, {**DENSE, "path": "../2_Dense"}]))
-    with pytest.raises(ModelLoadError, match=r"path is '\.\./2_Dense'; a folder inside the model's is expected"):
+    with pytest.raises(
+        ModelLoadError, match=r"path is '\.\./2_Dense'; the name of a folder inside the model's folder is expected"
+    ):
         embedding_defaults(tmp_path, config_of(tmp_path))
 
 
@@ -158,7 +162,7 @@ def test_dense_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     write_dense(tmp_path, "2_Dense")
     dense = read(tmp_path, {"pooling_mode": "mean"}, DENSE).dense
     save_file({"linear.weight": torch.zeros(96, 47)}, tmp_path / "2_Dense" / "model.safetensors")
-    with pytest.raises(ModelLoadError, match=r"2_Dense: the tensors are .*96, 47.*; config.json there .*96, 48"):
+    with pytest.raises(ModelLoadError, match=r"2_Dense: the tensors are .*96, 47.*, but config.json requires .*96, 48"):
         load_dense_layers(tmp_path, dense, torch.float32, torch.device("cpu"))
 
 

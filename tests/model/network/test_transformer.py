@@ -38,7 +38,7 @@ def test_the_largest_logit_is_the_same_whether_or_not_logits_are_made(
 ) -> None:
     model = model if dtype == model.dtype else load(folder, dtype)
     if not model.config.has_head:
-        pytest.skip("it gives no logits")
+        pytest.skip("it computes no logits")
     hidden = torch.randn(70, model.config.hidden_size).to(dtype)
     for rows in (1, 9, 70):
         assert model.largest_logits(hidden[:rows]) == largest(model.logits(hidden[:rows], widen=False))

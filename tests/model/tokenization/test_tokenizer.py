@@ -78,7 +78,7 @@ def test_pairs_of_texts_become_the_ids_of_transformers_and_are_cut_as_there(
 def test_a_length_without_room_for_a_pair_is_refused(pairs: dict[str, Pair]) -> None:
     ours, theirs = pairs["the packaged model"]
     least = theirs.num_special_tokens_to_add(pair=True)
-    with pytest.raises(ValueError, match=f"{least} tokens leave no room for a pair"):
+    with pytest.raises(ValueError, match=f"{least} tokens are too few for a pair"):
         ours.encode_pairs([("Once upon", "a time")], least)
 
 
@@ -188,7 +188,7 @@ def broken(folder: Path, **texts: str) -> Path:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, r"has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt"),
+        ({}, r"has no tokenizer: it needs tokenizer.json, vocab.json and merges.txt, or vocab.txt"),
         ({"tokenizer__model": "x"}, r"only tokenizer.model.*AutoTokenizer.from_pretrained\(f\).save_pretrained\(f\)"),
         ({"vocab__json": "{}", "source__spm": "x"}, r"has source.spm and target.spm, .* a tokenizer.json is needed"),
         ({"tokenizer__json": '{"model": '}, r"tokenizer.json: cannot be read as JSON \(line 1, column 11\)"),
@@ -248,7 +248,7 @@ def template(special: str, tokens: dict[str, list[int]]) -> dict[str, Any]:
 def test_a_post_processor_that_writes_a_token_without_an_id_is_named(tmp_path: Path, step: dict[str, Any]) -> None:
     file = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "post_processor": step}
     folder = broken(tmp_path / "folder", tokenizer__json=json.dumps(file))
-    with pytest.raises(TokenizerError, match=r"tokenizer.json: post_processor names '<none>', a token that the vocab"):
+    with pytest.raises(TokenizerError, match=r"tokenizer.json: post_processor names '<none>', a token that is not"):
         Tokenizer.from_folder(folder)
     file["post_processor"] = template("a", {"a": [0], "unused": [99_999]})
     (folder / "tokenizer.json").write_text(json.dumps(file))

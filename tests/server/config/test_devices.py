@@ -49,8 +49,8 @@ def test_there_is_a_worker_for_each_card_asked_for(device: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "device", "count", "says"),
     [
-        (5, "auto", 4, "5 workers need as many GPUs, and torch finds 4; at most 4 are accepted"),
-        (2, "auto", 1, "2 workers need as many GPUs, and torch finds 1; 1 is accepted"),
+        (5, "auto", 4, "5 workers need as many GPUs, but torch finds 4; at most 4 are accepted"),
+        (2, "auto", 1, "2 workers need as many GPUs, but torch finds 1; 1 is accepted"),
         ((0, 4, 7), "cuda", 4, "there is no GPU 4, 7; torch finds 4; 0 to 3 are accepted"),
         ((1,), "cuda", 1, "there is no GPU 1; torch finds 1; 0 is accepted"),
         (2, "cuda", 0, "--device cuda needs a GPU.*--device cpu is accepted"),

@@ -40,11 +40,11 @@ def test_flags_are_repeated_and_the_variable_has_commas() -> None:
     [
         ("waiting", "NAME=METRIC is accepted"),
         ("=num_requests_waiting", "NAME=METRIC is accepted"),
-        ("1st=num_requests_waiting", "begins with no digit"),
+        ("1st=num_requests_waiting", "does not begin with a digit"),
         ("num-waiting=num_requests_waiting", "letters, digits, _ and :"),
         ("waiting=num_waiting", "'num_waiting' cannot have an alias; accepted are num_requests_running, num_req"),
         ("waiting=http_requests_total", "cannot have an alias"),
-        ("read=prompt_tokens_total", "is a counter, and its name ends in _total; read_total is accepted"),
+        ("read=prompt_tokens_total", "is a counter, so its name must end in _total; read_total is accepted"),
         ("lightwell_worker_up=num_requests_running", "is reserved for the server's metrics"),
         ("process_open_fds=num_requests_running", "is reserved for the server's metrics"),
     ],

@@ -141,8 +141,8 @@ def test_a_file_holds_settings_below_variables_and_flags(tmp_path: Path) -> None
         ("port:\n  number: 1", "port: text, a number or a list of these is accepted"),
         ("config: other.yaml", "'config' is no setting"),
         ("- port", "lines such as 'port: 8000' are accepted"),
-        ("port: [", "is no YAML: expected the node content"),
-        ("api-key: @sesame", "is no YAML: .* in line 1"),
+        ("port: [", "is not valid YAML: expected the node content"),
+        ("api-key: @sesame", "is not valid YAML: .* in line 1"),
         ("api-key: 'sesame,,open'", "api-key: the value is not usable"),
     ],
 )
@@ -270,5 +270,5 @@ def test_batch_invariance_is_not_asked_for_and_refused_at_once() -> None:
 
 @pytest.mark.parametrize("flags", [{"speculation": "draft"}, {"draft_model": "smollm2"}])
 def test_a_draft_model_and_speculation_draft_need_each_other(flags: dict[str, str]) -> None:
-    with pytest.raises(SettingsError, match="--speculation draft and --draft-model need each other"):
+    with pytest.raises(SettingsError, match="--speculation draft and --draft-model are only accepted together"):
         Settings.from_sources(flags, {})

@@ -257,7 +257,7 @@ async def test_what_is_wrong_with_the_chat_is_told_in_the_names_of_this_api(tmp_
     template = "{{ raise_exception('no system') }}"
     async with site(tmp_path, template=template) as at:
         error = await at.error(PATH, {**BODY, "system": "S"}, 400)
-        assert error["message"].startswith("messages: the chat template refuses them: ")
+        assert error["message"].startswith("messages: the chat template rejects the messages: ")
     many = {"role": "user", "content": [RESULT] * 256}
     async with site(tmp_path) as at:  # more messages than a chat may have
         error = await at.error(PATH, {**BODY, "messages": [many] * 17}, 400)

@@ -193,7 +193,7 @@ def test_a_range_selects_what_a_python_slice_selects(count: int, start: int | No
 
 @pytest.mark.parametrize("text", ["al", "0:2:1", "0-2", "1", "-:", ":-", "0: 2", "9999999999:"])
 def test_a_selector_that_is_no_range_is_refused(text: str) -> None:
-    with pytest.raises(ValidationError, match='"all" or a range such as "0:2" or "-4:" is accepted'):
+    with pytest.raises(ValidationError, match='"all", an index, a list, or a range such as "0:2" or "-4:" is accepted'):
         AttentionRequest.model_validate({"input": "x", "layers": text})
 
 

@@ -162,7 +162,9 @@ async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(plai
         (read_chat(small, [ChatMessage.model_validate({"role": "user", "content": "xyz"})]), "messages"),
         (read_following(small, "xyz", "completion"), "completion"),
     ):
-        with pytest.raises(BadRequest, match=rf"{field}: the text holds 'y', token 121, .* 0 to 120") as caught:
+        with pytest.raises(
+            BadRequest, match=rf"{field}: the text contains 'y', the token id 121, .* 0 to 120"
+        ) as caught:
             await read
         assert caught.value.code == "invalid_token_id"
     assert list((await read_prompts(small, "x", "prompt"))[0].ids) == [120]
@@ -175,7 +177,7 @@ async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(plai
         ({"prompt": []}, "prompt", "empty"),
         ({"prompt": ["a", ""]}, "prompt[1]", "prompt[1]"),
         ({"prompt": [[]]}, "prompt[0]", "empty"),
-        ({"prompt": [257]}, "prompt", "no token 257; accepted are 0 to 256"),
+        ({"prompt": [257]}, "prompt", "the token id 257 is out of range; accepted are 0 to 256"),
         ({"prompt": "x" * 64}, "prompt", "64 tokens"),
         ({"prompt": "x" * 60, "max_tokens": 5}, "max_tokens", "at most 4"),
         ({"max_tokens": 64}, "max_tokens", "at most 63"),

@@ -120,7 +120,7 @@ async def test_a_point_can_be_changed_exactly_when_it_says_so(config: Any, tmp_p
         refused = [change for change, point in changes if not point["changeable"]]
         assert refused
         for change in refused:
-            await refuses(at, "/v1/trace", {**body, "interventions": [change]}, "can be read and not changed")
+            await refuses(at, "/v1/trace", {**body, "interventions": [change]}, "can be read but not changed")
 
 
 @pytest.mark.parametrize(

@@ -382,7 +382,7 @@ async def test_truncate_cannot_make_room_where_the_answer_takes_all_of_it(max_to
     body = {"prompt": "a" * 70, "truncate": True, "max_tokens": max_tokens}
     error = await plain.error("/v1/completions", body, 400)
     assert error["param"] == "max_tokens"
-    assert f"{max_tokens} leaves no room for the prompt; 1 to 63" in error["message"]
+    assert f"{max_tokens} leaves no tokens of the context for the prompt; 1 to 63" in error["message"]
 
 
 async def test_each_streamed_token_brings_the_row_that_chose_it(plain: Site) -> None:

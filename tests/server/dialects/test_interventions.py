@@ -110,23 +110,23 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
 @pytest.mark.parametrize(
     ("item", "said"),
     [
-        ({"point": "hook_resid_psot", "layer": 0, "op": "zero"}, "near ones are hook_resid_post"),
+        ({"point": "hook_resid_psot", "layer": 0, "op": "zero"}, "similar names are hook_resid_post"),
         ({"point": "cross_attn.hook_z", "layer": 0, "op": "zero"}, "it has no cross attention"),
-        ({"point": "ln1.hook_scale", "layer": 0, "op": "zero"}, "can be read and not changed; near ones that can be: "),
-        ({"point": "rot_k.0", "op": "zero"}, "near ones that can be: attn.hook_"),
+        ({"point": "ln1.hook_scale", "layer": 0, "op": "zero"}, "; similar points that can be changed: "),
+        ({"point": "rot_k.0", "op": "zero"}, "similar points that can be changed: attn.hook_"),
         ({"point": "hook_resid_pre", "op": "zero"}, 'a layer, a list or "all" is accepted'),
         ({"point": "hook_resid_pre", "layer": 3, "op": "zero"}, "there is no layer 3; accepted are 0 to 2"),
         ({"point": "hook_resid_pre", "layer": [], "op": "zero"}, "at least 1 item"),
-        ({"point": "blocks.0.hook_resid_pre", "layer": 1, "op": "zero"}, "gives layer 0 already"),
+        ({"point": "blocks.0.hook_resid_pre", "layer": 1, "op": "zero"}, "already contains layer 0"),
         ({"point": "hook_embed", "layer": 1, "op": "zero"}, "is outside the blocks"),
         ({"point": "z.0", "head": 4, "op": "zero"}, "there is no head 4"),
         ({"point": "resid_pre.0", "head": 1, "op": "zero"}, "has no heads"),
         ({"point": "z.0", "positions": [4], "op": "zero"}, "there is no position 4; accepted are 0 to 3"),
         ({"point": "z.0", "positions": [], "op": "zero"}, "at least 1 item"),
         ({"point": "z.0", "op": "zero", "value": 1}, "accepts no value and no from"),
-        ({"point": "z.0", "op": "mean", "value": 1}, "takes no value"),
+        ({"point": "z.0", "op": "mean", "value": 1}, "accepts no value"),
         ({"point": "z.0", "op": "scale"}, "needs value or from"),
-        ({"point": "z.0", "op": "patch", "value": 1, "from": {"input": "x"}}, "exclude each other"),
+        ({"point": "z.0", "op": "patch", "value": 1, "from": {"input": "x"}}, "cannot be combined"),
         ({"point": "z.0", "op": "explode"}, "'explode'"),
         ({"point": "z.0", "op": "temperature", "value": 2}, "'attn.hook_attn_scores' is accepted"),
         ({"point": "attn_scores.0", "op": "temperature", "value": -1}, "0 or more"),
@@ -145,9 +145,9 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
         ({"point": "z.0", "op": "patch", "value": [1e39]}, "not finite in float32"),
         ({"point": "z.0", "op": "scale", "value": -1e39}, "not finite in float32"),
         ({"point": "z.0", "op": "patch", "value": {"data": "AAAA", "shape": [2]}}, "3 bytes; 8 are accepted"),
-        ({"point": "z.0", "op": "patch", "value": {"data": "A*==", "shape": [2]}}, "no base64"),
-        ({"point": "z.0", "op": "patch", "value": {"data": "\u00e9===", "shape": [2]}}, "no base64"),
-        ({"point": "z.0", "op": "patch", "value": {"data": "AA==AAAA", "shape": [1]}}, "no base64"),
+        ({"point": "z.0", "op": "patch", "value": {"data": "A*==", "shape": [2]}}, "not valid base64"),
+        ({"point": "z.0", "op": "patch", "value": {"data": "\u00e9===", "shape": [2]}}, "not valid base64"),
+        ({"point": "z.0", "op": "patch", "value": {"data": "AA==AAAA", "shape": [1]}}, "not valid base64"),
         ({"point": "z" * 129, "op": "zero"}, "at most 128 characters"),
         ({"point": "z.0", "op": "patch", "value": [0] * 16385},
          'a list of more than 16384 numbers; larger values are accepted as base64, {"data"'),
@@ -160,7 +160,7 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
         ({"point": "z.0", "op": "patch", "from": {"input": ""}}, "interventions[0].from.input: the prompt is empty"),
         ({"point": "z.0", "op": "patch", "from": {"input": "a" * 65}},
          "interventions[0].from.input: the prompt has 65 tokens; at most 64 are accepted."),
-        ({"point": "z.0", "op": "patch", "from": {"input": [999]}}, "there is no token 999"),
+        ({"point": "z.0", "op": "patch", "from": {"input": [999]}}, "the token id 999 is out of range"),
         ({"point": "z.0", "op": "zero", "code": "import os"}, "no such field"),
     ],
 )  # fmt: skip
@@ -260,9 +260,9 @@ async def test_masked_scores_are_put_back_as_they_were_told(point: str, is_encod
         ({**SCORES, "value": np.zeros((2, 4)).tolist(), "positions": [2, 1]}, "query 2 does not see the key 3"),
         ({**SCORES, "point": "attn.hook_pattern", "value": np.full((4, 4), 0.25).tolist()}, "0 is accepted there"),
         ({**SCORES, "op": "add", "value": np.ones((4, 4)).tolist()}, "minus infinity, is accepted there"),
-        ({**SCORES, "point": "attn.hook_pattern", "value": [[None] * 4] * 4}, "is no array"),
-        ({**SCORES, "op": "scale", "value": [None]}, "is no array"),
-        ({**SCORES, "value": [None, "1"]}, "is no array"),
+        ({**SCORES, "point": "attn.hook_pattern", "value": [[None] * 4] * 4}, "is not an array"),
+        ({**SCORES, "op": "scale", "value": [None]}, "is not an array"),
+        ({**SCORES, "value": [None, "1"]}, "is not an array"),
     ],
 )
 async def test_numbers_that_the_mask_would_drop_are_refused_by_their_place(
@@ -432,7 +432,7 @@ async def test_there_is_a_bound_on_the_tokens_of_sources(plain: Site, monkeypatc
     error = await plain.error("/v1/trace", {**TRACE, "interventions": [same, more]}, 400)
     assert len(plain.engine.submitted) == 3
     assert error["code"] == "sources_too_long"
-    assert "have 6 tokens, equal inputs counted once; at most 5 are accepted" in error["message"]
+    assert "have 6 tokens, where equal inputs count once; at most 5 are accepted" in error["message"]
 
 
 async def test_a_later_wrong_intervention_stops_the_pass_of_an_earlier_source(plain: Site) -> None:

@@ -112,7 +112,7 @@ async def test_more_options_than_labels_are_refused(tmp_path: Path) -> None:
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "input[0].content[0].type",
-            "reads no images",
+            "does not accept images",
         ),
         ({"input": "x" * 500}, "questions[0]", "at most 63 are accepted"),
         ({"input": "x" * 3_000}, "input", "at most 64 are accepted"),
@@ -168,10 +168,10 @@ async def test_systemones_errors_are_read_by_both_kinds_of_clients(tmp_path: Pat
     async with site(tmp_path, WideEngine(), max_model_len=4000) as at:
         for change, reason in (
             ({"questions": {}}, "at least 1"),
-            ({"questions": {"q": {"type": "box"}}}, "reads no images"),
+            ({"questions": {"q": {"type": "box"}}}, "does not accept images"),
             ({"questions": {"q": {"type": "noul"}}}, "needs instructions"),
             ({"questions": {"q": {"type": "score", "criteria": []}}}, "at least 1"),
-            ({"assets": {"a": {"type": "image"}}}, "reads no images"),
+            ({"assets": {"a": {"type": "image"}}}, "does not accept images"),
         ):
             answer = await at.post("/v1/systemone", {**STATE, **change})
             assert answer.status_code == 400, change

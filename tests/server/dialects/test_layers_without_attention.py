@@ -113,11 +113,12 @@ async def test_the_capabilities_tell_the_sizes_of_each_layer(gemma: Site) -> Non
     [
         (
             {"point": "attn.hook_k", "layer": 4, "op": "zero"},
-            "interventions[0].layer: layer 4 reads layer 1's attn.hook_k, which can be changed there.",
+            "interventions[0].layer: layer 4 uses attn.hook_k of layer 1; change it there.",
         ),
         (
             {"point": "attn.hook_z", "layer": "all", "op": "zero"},
-            "interventions[0].layer: layers 0 and 2 have attn.hook_z of other sizes; layers of one size are accepted.",
+            "interventions[0].layer: layers 0 and 2 have attn.hook_z of different sizes; layers of one size are "
+            "accepted.",
         ),
     ],
 )
@@ -136,7 +137,7 @@ async def test_a_change_of_keys_is_seen_in_the_layers_that_read_them(gemma: Site
 async def test_circuits_are_of_layers_of_one_kind(gemma: Site) -> None:
     answer = await gemma.post("/v1/circuits", {"layers": "all"})
     assert answer.status_code == 400
-    assert "their heads are of different sizes; layers of one kind are accepted, such as [0, 1, 3, 4]" in answer.text
+    assert "layers with heads of one size are accepted, such as [0, 1, 3, 4]" in answer.text
     answer = await gemma.post("/v1/circuits", {"layers": [2, 5], "heads": [0, 3]})
     assert answer.json()["data"][0]["kv_heads"] == [0, 1]
 
@@ -147,7 +148,7 @@ async def test_what_several_streams_do_not_say_is_refused(tmp_path_factory: pyte
     for route, more in (("/v1/lens", {}), ("/v1/contributions", {"target": 5})):
         answer = await site.post(route, {"input": [5, 6, 7], **more})
         assert answer.status_code == 400
-        assert "Gemma3nForCausalLM makes its logits of 4 residual streams" in answer.text
+        assert "Gemma3nForCausalLM computes its logits from 4 residual streams" in answer.text
     assert (await site.post("/v1/contributions", {"input": [5, 6, 7]})).status_code == 200
     assert (await site.post("/v1/next", {"input": [5, 6, 7]})).status_code == 200
     told = (await site.http.get("/v1/capabilities")).json()

@@ -122,7 +122,7 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
     ("path", "fields", "said"),
     [
         (CHAT, {"options": {"temperature": -1}}, "options.temperature: input should be greater than or equal to 0"),
-        (CHAT, {"options": {"num_predict": 0}}, "options.num_predict: nothing would be generated; at least 1"),
+        (CHAT, {"options": {"num_predict": 0}}, "options.num_predict: 0 generates no tokens; at least 1"),
         (CHAT, {"options": {"num_predict": 500}}, "options.num_predict: 500 is too large"),
         (
             GENERATE,
@@ -133,9 +133,9 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
         (CHAT, {"options": {"mirostat": 1}}, "options.mirostat: not supported"),
         (CHAT, {"options": {"repeat_last_n": 64}}, "options.repeat_last_n: not supported"),
         (CHAT, {"options": {"temprature": 1}}, "options.temprature: no such field"),
-        (CHAT, {"think": "high"}, "think: this model's chat template has no thinking"),
-        (CHAT, {"think": True}, "think: this model's chat template has no thinking"),
-        (CHAT, {"top_logprobs": 2}, "top_logprobs: top_logprobs 2 needs logprobs true"),
+        (CHAT, {"think": "high"}, "think: the chat template of this model does not support thinking"),
+        (CHAT, {"think": True}, "think: the chat template of this model does not support thinking"),
+        (CHAT, {"top_logprobs": 2}, "top_logprobs: top_logprobs 2 is accepted only with logprobs true"),
         (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "messages[0].images: not supp"),
         (CHAT, {"messages": [{"role": "user", "content": "x" * 100}]}, "messages: the prompt has 109 tokens"),
         (CHAT, {"messages": [call_of([0] * 5000)]}, "messages: the tool calls have more than 5000 values"),
@@ -143,10 +143,14 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
         (CHAT, {"priority": -1}, "priority: -1 would precede the requests of all"),
         (CHAT, {"attention": {"layers": 9}}, "attention.layers: "),
         (GENERATE, {"prompt": "x" * 100}, "prompt: the prompt has 118 tokens"),
-        (GENERATE, {"raw": True}, "system: system is for the chat template, which raw true does not use"),
+        (
+            GENERATE,
+            {"raw": True},
+            "system: system is used by the chat template, which raw true switches off; leave it out",
+        ),
         (GENERATE, {"suffix": "x"}, "suffix: not supported"),
         (GENERATE, {"template": "x"}, "template: not supported"),
-        (GENERATE, {"context": [1]}, "context: not supported: no answer contains one"),
+        (GENERATE, {"context": [1]}, "context: not supported: answers contain no context"),
         (GENERATE, {"images": ["aGk="]}, "images: not supported"),
         (GENERATE, {"prompt": [1]}, "prompt: input should be a valid string"),
         (GENERATE, {"promt": "x"}, "promt: no such field"),
@@ -283,7 +287,9 @@ async def test_half_a_character_in_a_call_is_refused(plain: Site) -> None:
     body = json.dumps({"messages": [call_of("\ud800")]})
     answer = await plain.http.post(CHAT, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("messages[0].tool_calls[0].function.arguments: the text holds a lone surr")
+    assert answer.json()["error"].startswith(
+        "messages[0].tool_calls[0].function.arguments: the text contains a lone surr"
+    )
 
 
 def test_a_call_may_hold_any_number() -> None:
@@ -448,7 +454,7 @@ async def test_a_text_that_is_too_long_is_cut_unless_it_must_not_be(plain: Site)
     refused = await plain.error("/api/embed", {"input": ["y", "x" * 100], "truncate": False}, 400)
     assert refused["message"].startswith("input: the prompt has 100 tokens; at most 64 are accepted")
     wide = await plain.error("/api/embed", {"input": "x", "dimensions": 9}, 400)
-    assert wide["message"].startswith("dimensions: 9 is over the model's 8")
+    assert wide["message"].startswith("dimensions: 9 is larger than the width 8")
 
 
 async def test_the_older_route_takes_one_prompt_and_leaves_its_length(plain: Site) -> None:

@@ -110,7 +110,7 @@ async def test_responses(tmp_path: Path) -> None:
             final = await stream.get_final_response()
         assert (kinds[0], kinds[-1], final.output_text) == ("response.created", "response.completed", "hihi")
         assert kinds.count("response.output_text.delta") == 4
-        with pytest.raises(openai.BadRequestError, match="nothing is stored") as caught:
+        with pytest.raises(openai.BadRequestError, match="no conversations are stored") as caught:
             await api.responses.create(model=MODEL, input="x", previous_response_id="resp_1")
         assert caught.value.param == "previous_response_id"
 

@@ -201,13 +201,13 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 @pytest.mark.parametrize(
     ("body", "param", "said"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored"),
-        ({"conversation": "conv_1"}, "conversation", "nothing is stored"),
-        ({"background": True}, "background", "nothing is stored"),
-        ({"prompt": {"id": "p"}}, "prompt", "no stored prompts"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "no conversations are stored"),
+        ({"conversation": "conv_1"}, "conversation", "no conversations are stored"),
+        ({"background": True}, "background", "stores no responses"),
+        ({"prompt": {"id": "p"}}, "prompt", "stores no prompts"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "'medium'"),
-        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", "never summarised"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity", "no such setting"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", "not summarised"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity", "does not support it"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema", "needs schema"),
         ({"include": ["x"]}, "include[0]", LOGPROBS),
         ({"top_logprobs": 2}, "top_logprobs", LOGPROBS),
@@ -218,12 +218,12 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
         ({"logprobs": True}, "logprobs", "include"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'web_search' is not supported"),
         ({"tools": [TOOL, {"type": "file_search"}]}, "tools[1].type", "'file_search' is not supported"),
-        ({"tools": [{"type": "custom", "name": "f"}]}, "tools[0].type", "arguments are JSON"),
+        ({"tools": [{"type": "custom", "name": "f"}]}, "tools[0].type", "arguments of a tool are JSON"),
         ({"tools": [{"type": "namespace", "name": "n", "tools": []}]}, "tools[0].tools", "at least 1"),
         (
             {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "f"}]}]},
             "tools[0].tools[0].type",
-            "arguments are JSON",
+            "arguments of a tool are JSON",
         ),
         (
             {"tools": [TOOL, {"type": "web_search"}], "tool_choice": {"type": "web_search"}},
@@ -234,7 +234,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
         ({"tool_choice": {"type": "mcp", "server_label": "x"}}, "tool_choice", "'mcp'"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type", "send the item itself"),
         ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0].type", "'web_search_call'"),
-        ({"input": [{"type": "reasoning", "encrypted_content": "?"}]}, "input[0].encrypted_content", "can read it"),
+        ({"input": [{"type": "reasoning", "encrypted_content": "?"}]}, "input[0].encrypted_content", "can decrypt it"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0].type",

@@ -48,12 +48,13 @@ ADD = {"point": "hook_embed", "op": "add", "value": BYTES}
         (
             CHAT,
             {"messages": [USER], "guided_json": '{"a": }'},
-            "guided_json: the text is no JSON (character 6 is wrong); an object, or the JSON text of one, is accepted.",
+            "guided_json: the text is not valid JSON (at character 6); an object, or the JSON text of one, is "
+            "accepted.",
         ),
         (
             TRACE,
             {"input": "x", "points": ["hook_embed"], "interventions": [ADD]},
-            "interventions[0].value.data: no base64, got '_'.",
+            "interventions[0].value.data: not valid base64: '_'.",
         ),
         (
             TRACE,
@@ -85,11 +86,11 @@ async def test_a_template_that_fails_is_named_by_its_line(tmp_path: Path, caplog
     template = "a\n{{ messages[0].no.such if messages[0].content == 'x' else raise_exception('Only x.') }}"
     async with site(tmp_path, template=template) as at:
         error = await at.error(CHAT, {"messages": [USER]}, 400)
-        told = "messages: the chat template refuses them: chat template, line 2: it fails on this conversation"
+        told = "messages: the chat template rejects the messages: chat template, line 2: it fails on this conversation"
         assert (error["message"], error["param"]) == (told, "messages")
         assert "UndefinedError: 'dict object' has no attribute 'no'" in caplog.text
         error = await at.error(CHAT, {"messages": [{**USER, "content": "y"}]}, 400)
-    assert error["message"] == "messages: the chat template refuses them: chat template: Only x."
+    assert error["message"] == "messages: the chat template rejects the messages: chat template: Only x."
 
 
 UNREADABLE = "a" * 47
@@ -138,7 +139,7 @@ async def test_the_error_names_the_field_and_nothing_of_the_library(
             error = await at.error(path, body, 400)
             assert await at.metric(f'lightwell_http_requests_total{{method="POST",route="{path}",status="400"}}') == 1
     assert error["code"] == "unreadable_text"
-    assert (error["param"], "tokenizer cannot read it" in error["message"]) == (param, True)
+    assert (error["param"], "tokenizer cannot encode it" in error["message"]) == (param, True)
     assert "Onig" not in error["message"] + caplog.text
     assert f"POST {path} 400" in caplog.text
 

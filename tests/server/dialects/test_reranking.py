@@ -128,7 +128,9 @@ async def test_score_pairs_one_with_many_either_way_or_each_with_its_own(tmp_pat
                     (i, "score") for i in range(len(pairs))
                 ]
                 assert np.abs([each["score"] for each in found["data"]] - model.predict(pairs)).max() <= 1e-5
-        await refuses(at, "/score", {"text_1": others, "text_2": others[:2]}, "2 texts for 3 of text_1", param="text_2")
+        await refuses(
+            at, "/score", {"text_1": others, "text_2": others[:2]}, "2 texts, but 3 in text_1", param="text_2"
+        )
         await refuses(at, "/score", {"text_1": "a"}, "text_1 is given; text_1 and text_2; or queries and documents")
         await refuses(at, "/score", {"text_1": "a", "documents": "b"}, param="text_1")
 
@@ -186,7 +188,7 @@ async def test_a_pair_is_cut_to_the_tokens_that_a_request_allows(side: str, tmp_
         )
         tiny_error = await at.error("/score", {**body, "truncate_prompt_tokens": 2}, 400)
     assert np.abs(np.subtract([each["score"] for each in found["data"]], expected)).max() <= 1e-5
-    assert (tiny_error["param"], "leave no room" in tiny_error["message"]) == ("truncate_prompt_tokens", True)
+    assert (tiny_error["param"], "too few for" in tiny_error["message"]) == ("truncate_prompt_tokens", True)
 
 
 async def test_documents_are_cut_to_their_own_number_of_tokens(tmp_path: Path) -> None:
@@ -254,10 +256,10 @@ async def test_models_that_cannot_score_say_which_can(tmp_path: Path) -> None:
         ({"documents": ["a", {"text": "b", "image": "c"}]}, "documents[1]", "image"),
         ({"documents": ["a"] * 10_001}, "documents", "at most 10000"),
         ({"top_n": -1}, "top_n", "greater than or equal to 0"),
-        ({"rank_fields": ["title"]}, "rank_fields", "a document is its text"),
-        ({"prompt_name": "x"}, "prompt_name", "there is no prompt 'x'"),
+        ({"rank_fields": ["title"]}, "rank_fields", "the field of a document is always text"),
+        ({"prompt_name": "x"}, "prompt_name", "unknown prompt 'x'"),
         ({"truncation_side": "middle"}, "truncation_side", "'left' or 'right'"),
-        ({"padding": "max_length"}, "padding", "nothing is padded"),
+        ({"padding": "max_length"}, "padding", "texts are never padded"),
     ],
 )
 async def test_bad_input_names_the_field(change: dict[str, Any], param: str, said: str, tmp_path: Path) -> None:
@@ -371,7 +373,7 @@ async def test_a_model_without_a_head_says_so(tmp_path: Path) -> None:
         refused = await at.post("/predict", {"inputs": "a"})
         error = await at.error("/v1/classify", {"input": "a"}, 400)
         told = (await at.http.get("/v1/capabilities")).json()["routes"]
-    assert "has no head that labels an input" in error["message"]
+    assert "has no classification head" in error["message"]
     assert refused.json() == {"error": error["message"].replace("/v1/classify", "/predict"), "error_type": "Validation"}
     assert (told["/predict"]["works"], told["/v1/rerank"]["works"]) == (False, True)
 

@@ -108,7 +108,7 @@ async def test_a_failed_load_is_explained_and_not_repeated_by_requests(failure: 
             assert int(answer.headers["retry-after"]) in range(55, 62)
             error = error_of(answer)
             assert error["code"] == "model_not_loaded"
-            assert f"'text' cannot be loaded: {str(failure).rstrip('.')}. It is tried again in" in error["message"]
+            assert f"'text' cannot be loaded: {str(failure).rstrip('.')}. The server tries again in" in error["message"]
         assert at.loader.num_loads == {"text": 1}
         assert (await at.site.post("/v1/embeddings", {"input": "a"})).status_code == 200
         assert await at.states() == {"text": "failed", "embed": "loaded"}
@@ -129,7 +129,7 @@ async def test_a_model_whose_files_cannot_be_read_does_not_hide_the_next_of_its_
         at.loader.unreadable["text"] = failure
         assert (await at.complete(None)).json()["model"] == "text-2"
         message = error_of(await at.complete("text"))["message"]
-        assert f"cannot be loaded: {str(failure) or 'RecursionError'}. It" in message
+        assert f"cannot be loaded: {str(failure) or 'RecursionError'}. The server" in message
 
 
 async def test_the_model_that_was_unused_for_the_longest_time_goes(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ async def test_only_admins_load_and_unload_where_there_are_keys(tmp_path: Path) 
 
 async def test_the_only_model_of_a_server_stays_loaded(plain: Any) -> None:
     error = await plain.error("/models/unload", {"model": "org/tiny"}, 400)
-    assert error["message"] == "The model 'org/tiny' is the only one of this server; it stays loaded."
+    assert error["message"] == "The model 'org/tiny' is the only model of this server and stays loaded."
 
 
 async def test_models_are_listed_with_their_states_purposes_and_adapters(tmp_path: Path) -> None:

@@ -162,14 +162,14 @@ async def test_ndjson_has_a_line_a_point(plain: Site) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "said"),
     [
-        ({"points": ["hook_resid_psot"]}, "points", "near ones are hook_resid_post"),
+        ({"points": ["hook_resid_psot"]}, "points", "similar names are hook_resid_post"),
         ({"points": ["cross_attn.hook_pattern"]}, "points", "it has no cross attention"),
         ({"points": ["ln1_post.hook_scale"]}, "points", "placed 'pre'"),
         ({"points": ["mlp.hook_pre_linear"]}, "points", "its mlp is not gated"),
         ({"points": ["encoder.hook_embed"]}, "points", "this model has no encoder"),
         ({"points": ["blocks.3.hook_resid_pre"]}, "points", "there is no layer 3; accepted are 0 to 2"),
         ({"points": []}, "points", "at least 1 item"),
-        ({"points": ["q.0", "blocks.0.attn.hook_q"]}, "points", "named twice"),
+        ({"points": ["q.0", "blocks.0.attn.hook_q"]}, "points", "given twice"),
         ({"points": ["hook_resid_pre"], "layers": []}, "layers", "at least 1 item"),
         ({"points": ["hook_resid_pre"], "layers": 3}, "layers", "there is no layer 3"),
         ({"points": ["q.0"], "heads": [4]}, "heads", "there is no head 4"),
@@ -180,7 +180,7 @@ async def test_ndjson_has_a_line_a_point(plain: Site) -> None:
         ({"points": ["hook_embed"], "layers": 0}, "layers", "no point of this request has such an axis"),
         ({"points": ["hook_embed"], "heads": 0}, "heads", "no point of this request has such an axis"),
         ({"points": ["q.0"], "key_positions": 0}, "key_positions", "no point of this request has such an axis"),
-        ({"points": ["q.0"], "decoder_input": "x"}, "decoder_input", "has one stack"),
+        ({"points": ["q.0"], "decoder_input": "x"}, "decoder_input", "has no separate decoder input"),
         ({"points": ["q.0"], "dtype": "uint8"}, "dtype", "'uint8'"),
     ],
 )

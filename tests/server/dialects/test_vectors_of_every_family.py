@@ -219,7 +219,7 @@ def check_logits(entry: dict[str, Any], logits: Any, config: ModelConfig, what: 
 async def test_sums_are_of_vectors_and_large_answers_are_refused(tmp_path: Path) -> None:
     async with at_site(tmp_path, engine_of(), max_response_bytes=5_000) as at:
         error = await at.error("/v1/contributions", {"input": TEXT, "sum_over": ["head"]}, 400)
-        assert (error["param"], "give vectors too" in error["message"]) == ("sum_over", True)
+        assert (error["param"], "set vectors too" in error["message"]) == ("sum_over", True)
         error = await at.error("/v1/contributions", {"input": TEXT, "vectors": True}, 413)
         assert (error["code"], "sum_over" in error["message"]) == ("answer_too_large", True)
         assert (await at.post("/v1/contributions", {"input": TEXT})).status_code == 200

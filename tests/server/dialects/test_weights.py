@@ -151,9 +151,9 @@ async def test_geometry_knows_both_stacks(at: Site) -> None:
     ("query", "param", "says"),
     [
         ({}, "matrix", "required"),
-        ({"matrix": "W_cross"}, "matrix", "near ones are"),
-        ({"matrix": "cross_attn.W_Q", "layer": 0}, "matrix", "near ones are attn.W_Q"),
-        ({"matrix": "W_Q"}, "matrix", "name a layer"),
+        ({"matrix": "W_cross"}, "matrix", "similar names are"),
+        ({"matrix": "cross_attn.W_Q", "layer": 0}, "matrix", "similar names are attn.W_Q"),
+        ({"matrix": "W_Q"}, "matrix", "set layer"),
         ({"matrix": "blocks.77.attn.W_Q"}, "matrix", "no layer 77"),
         ({"matrix": "W_Q", "layer": -77}, "layer", "no layer -77"),
         ({"matrix": "W_Q", "layer": 77}, "layer", "no layer 77"),
@@ -266,7 +266,7 @@ async def test_vectors_have_rows_alone_each_heads_too(at: Site) -> None:
     gain = weights["layers.0.attn_norm.weight"]
     np.testing.assert_array_equal(await numbers(at, "blocks.0.ln1.w", rows="-2:"), gain[-2:])
     refused = error_of(await get(at, "weights/blocks.0.ln1.w", columns="0"))
-    assert "is a vector, and has only rows" in refused["message"]
+    assert "is a vector and has only rows" in refused["message"]
 
 
 async def test_the_same_numbers_come_as_npy_and_as_safetensors(at: Site) -> None:
@@ -281,8 +281,8 @@ async def test_the_same_numbers_come_as_npy_and_as_safetensors(at: Site) -> None
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("W_q?layer=0", "name: layer 0 has no weight 'W_q'; near ones are"),
-        ("W_Q", "name a layer from 0 to"),
+        ("W_q?layer=0", "name: layer 0 has no weight 'W_q'; similar names are"),
+        ("W_Q", "set layer to a number from 0 to"),
         ("W_Q?layer=99", "layer: there is no layer 99"),
         ("W_Q?layer=0&head=99", "head: there is no head 99"),
         ("W_E?head=0", "head: embed.W_E has no heads"),
@@ -364,7 +364,7 @@ async def test_with_keys_admins_alone_may_unless_it_is_open(at: Site, tmp_path: 
         assert await statuses(guarded, "alice", "root") == [(403, 403, False), (200, 200, True)]
         refused = error_of(await guarded.http.get("/v1/models/org/tiny/weights/W_E", headers=bearer("alice")))
         assert (refused["code"], refused["type"]) == ("admin_key_needed", "permission_error")
-        assert "'alice' is no admin key" in refused["message"]
+        assert "'alice' is not an admin key" in refused["message"]
         assert "--weights-access open" in refused["message"]
         assert (await guarded.http.get("/v1/models/org/tiny/weights")).status_code == 401
     async with site(tmp_path, at.engine, **options, weights_access="open") as open_to_all:

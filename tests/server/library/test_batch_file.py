@@ -41,7 +41,7 @@ def test_a_file_has_the_answers_of_a_server_and_bad_lines_have_errors(
     ]
     bad = [
         ("not json\n", "expected"),
-        ("[1]\n", "no JSON object"),
+        ("[1]\n", "not a JSON object"),
         (line(5, {}, url="/v1/models"), "url: '/v1/models'; accepted: /v1/chat/completions"),
         (line(6, {**chat, "stream": True}, url="/v1/chat/completions"), "body.stream"),
         (line(7, {}, method="GET"), "method: 'GET'"),
@@ -137,12 +137,12 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Captur
     options = ["--model", "fables", "--threads", "1"]
     assert main(["batch", str(source), str(target), *options]) == 0
     for files, message in (
-        ((other, target), "line 1 does not answer"),
-        ((source, notes), "line 1 does not answer"),
+        ((other, target), "line 1 is not the answer"),
+        ((source, notes), "line 1 is not the answer"),
         ((source, source), "is the input"),
-        ((tmp_path / "no.jsonl", target), "no.jsonl: a file is accepted"),
+        ((tmp_path / "no.jsonl", target), "no.jsonl: a regular file is accepted"),
         ((source, tmp_path), "Is a directory"),
-        ((source, held), "another job writes to it"),
+        ((source, held), "another job is writing to this file"),
     ):
         capsys.readouterr()
         with held.open("w") as holder:

@@ -100,7 +100,7 @@ def test_names_with_the_same_files_and_settings_are_one_model() -> None:
     ],
 )  # fmt: skip
 def test_a_name_of_two_models_or_adapters_is_refused(settings: Settings, repeated: str) -> None:
-    with pytest.raises(SettingsError, match=f"two models, or LoRA adapters, are named '{repeated}'"):
+    with pytest.raises(SettingsError, match=f"two models or LoRA adapters have the name '{repeated}'"):
         named_models(settings)
 
 

@@ -50,7 +50,11 @@ def start() -> None:
     [
         (f"{PROCESSES}.possible_connections", OSError(24, "Too many"), "the server could not be set up: .*Too many$"),
         (f"{WORKERS}.prepare_environment", FileNotFoundError(2, "No", "a.txt"), "no worker could be .*'a.txt'$"),
-        ("tempfile.mkdtemp", OSError(errno.ENOSPC, "No space left"), "no place for the workers' socket: .*No space"),
+        (
+            "tempfile.mkdtemp",
+            OSError(errno.ENOSPC, "No space left"),
+            "the folder for the workers' socket cannot be created: .*No space",
+        ),
     ],
 )
 def test_what_fails_is_named_and_leaves_no_folder(
@@ -82,7 +86,9 @@ def test_a_signal_while_the_server_is_set_up_leaves_no_folder(
 
 def test_no_place_for_the_folder_names_what_would_be_one(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp / "nowhere"))
-    with pytest.raises(ServerGaveUp, match=r"^no place for the workers' socket: .*TMPDIR can name another$"):
+    with pytest.raises(
+        ServerGaveUp, match=r"^the folder for the workers' socket cannot be created: .*set TMPDIR to another folder$"
+    ):
         start()
 
 

@@ -48,7 +48,9 @@ def test_run_adds_standard_input_to_its_prompt(server: Server) -> None:
     assert lightwell(*arguments, stdin="A wolf\n").stdout == greedy(server, "A wolf") + "\n"
     empty = lightwell(*arguments)
     assert (empty.returncode, empty.stdout) == (2, "")
-    assert empty.stderr == ("lightwell: error: no prompt is given; an argument or text on standard input is accepted\n")
+    assert empty.stderr == (
+        "lightwell: error: the prompt is missing; an argument or text on standard input is accepted\n"
+    )
 
 
 def test_run_starts_a_server_of_its_own_and_leaves_none(server: Server) -> None:
@@ -89,11 +91,11 @@ def test_no_server_outlives_its_command(number: signal.Signals) -> None:
     [
         (("run", "fablez", "x"), 1, "model 'fablez' is no local folder .* did you mean 'fables'?"),
         (("run", "fables", "x", "--dtype", "int8"), 2, "--dtype: 'int8' is not usable; accepted are auto, "),
-        (("run", "fables", "x", "--url", "ftp://x"), 2, "URL 'ftp://x' is not usable; an address such as http://"),
+        (("run", "fables", "x", "--url", "ftp://x"), 2, "URL 'ftp://x' is not valid; an address such as http://"),
         (
             ("run", "fables", "x", "--url", "http://x", "--api-key", "a\nb"),
             2,
-            "the API key contains a character that no",
+            "the API key contains a character that is not",
         ),
         (("run", "fables", "x", "--max-tokens", "0"), 2, "argument --max-tokens: '0' is not usable; an integer of "),
         (("run", "x", "x", "--temprature", "0"), 2, "has no option --temprature; did you mean '--temperature'"),

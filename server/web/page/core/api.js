@@ -56,7 +56,7 @@ export async function ask(route, body, options = {}) {
 
 const EVENTS = "text/event-stream";
 const NOT_LOADED = "model_not_loaded"; // an error of one model: the server and its other models may be ready
-const BROKEN_OFF = "The server broke off in the middle of its answer.";
+const BROKEN_OFF = "The connection ended in the middle of the answer.";
 
 async function wholeOf(response) {
   try {
@@ -146,7 +146,7 @@ export async function* askStream(route, body, { signal } = {}) {
       serverLost();
       throw new ApiError(BROKEN_OFF);
     }
-    if (part.done) throw new ApiError("The server's answer ended before it was whole.");
+    if (part.done) throw new ApiError("The answer of the server is incomplete.");
     const events = (rest + part.value).split("\n\n");
     rest = events.pop();
     for (const event of events) {

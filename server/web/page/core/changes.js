@@ -65,12 +65,12 @@ function readAll(raw, source) {
   const [changes, dropped] = [[], []];
   for (const written of raw.split(/\s+/).filter(Boolean)) {
     const change = readChange(written);
-    if (!change) dropped.push(`“${written}” in the address is no change that this page knows: it is left out.`);
+    if (!change) dropped.push(`“${written}” in the address is not a known change and is left out.`);
     else if (OPS[change.op].needsSource && source === "") {
       dropped.push(`“${written}” in the address needs a second text: it is left out.`);
     } else if (changes.length < MOST_CHANGES) changes.push(change);
     else if (changes.length === MOST_CHANGES) {
-      dropped.push(`A request takes ${MOST_CHANGES} changes: those after them are left out.`);
+      dropped.push(`A request accepts ${MOST_CHANGES} changes; the other changes are left out.`);
       break;
     }
   }

@@ -10,7 +10,7 @@ export function KeyForm() {
     apiKey.set(typed);
   };
   return html`<form class="banner key-form" aria-label="Access" onSubmit=${give}>
-    <label for="api-key">This server needs an API key${apiKey.value && ", and the one given is wrong"}.</label>
+    <label for="api-key">This server needs an API key${apiKey.value && ", and the given key is wrong"}.</label>
     <input id="api-key" type="password" autocomplete="off" required value=${typed}
       onInput=${(event) => setTyped(event.target.value)} />
     <button type="submit">Use it</button>

@@ -26,8 +26,8 @@ export function PairTokens({ only }) {
     <${OneText} name="encoder" tokens=${encoder} looks=${LOOKS[part].encoder} />
     <${OneText} name="decoder" tokens=${decoder} looks=${LOOKS[part].decoder} />
     <p class="hint">${part === "cross"
-      ? html`The decoder's words (<b class="query">blue</b>) look at the encoder's (<b class="key">orange</b>).`
-      : html`The ${part}'s words look at each other. <${PickRole} />`}</p>
+      ? html`The words of the decoder (<b class="query">blue</b>) attend to the words of the encoder (<b class="key">orange</b>).`
+      : html`Attention between the words of the ${part}. <${PickRole} />`}</p>
   </div>`;
 }
 

@@ -32,8 +32,8 @@ export const TopK = ({ value, onPick }) =>
 
 export const TopP = ({ value, onPick }) =>
   html`<${Slider} label="top-p" value=${value} low=${0.01} high=${1} onPick=${onPick}
-    write=${(p) => (p < 1 ? p.toFixed(2) : "all")} hint="Keep the likeliest tokens that together hold this share" />`;
+    write=${(p) => (p < 1 ? p.toFixed(2) : "all")} hint="Keep the likeliest tokens with this total probability" />`;
 
 export const Temperature = ({ value, high, onPick, label = "temperature" }) =>
   html`<${Slider} label=${label} value=${value} high=${high} step=${0.05} onPick=${onPick}
-    write=${(t) => (t > 0 ? t.toFixed(2) : "0, greedy")} hint="Below 1 the likely become likelier; above 1 all come closer" />`;
+    write=${(t) => (t > 0 ? t.toFixed(2) : "0, greedy")} hint="Below 1 likely tokens become likelier, above 1 less likely" />`;

@@ -2,96 +2,100 @@
 
 export const TERMS = {
   "activation patching":
-    "An experiment: the model reads one text, and one of its vectors is replaced by that of another text. If the prediction " +
-    "follows, the vector carries the difference.",
+    "An experiment with two texts: one vector of the first text is replaced by the vector from the second text. If the " +
+    "prediction changes to that of the second text, this vector contains the difference between the texts.",
   attention:
-    "The step in which each token takes something from other tokens: how much from each is decided by queries and keys, " +
-    "the values are passed on.",
+    "The step that moves information between tokens. Queries and keys determine the weight of each token, and each token " +
+    "receives the weighted sum of the values.",
   "attention sink":
-    "A token, mostly the first, to which heads give the weight that they have no other use for. Some models have a learned " +
-    "number for each head in its place.",
+    "A token, usually the first, that receives the weight of heads when no other token is relevant. Some models have a " +
+    "learned number for each head instead.",
   circuit:
-    "The joint effect of a head's matrices. W_Q W_Kᵀ (QK) decides which token attends to which, W_V W_O (OV) " +
-    "the effect of attending to a token.",
-  cosine: "How alike the directions of two vectors are: 1 is the same direction, 0 a right angle, −1 the opposite.",
+    "The product of two matrices of a head. W_Q W_Kᵀ (QK) determines which token attends to which, and W_V W_O (OV) " +
+    "determines the effect of attending to a token.",
+  cosine: "The similarity of two directions: 1 if they are the same, 0 at a right angle, −1 if they are opposite.",
   "cross-attention":
     "Attention from one sequence to another: queries come from the decoder's tokens, keys and values from the encoder's.",
   "effective rank":
-    "How many directions a matrix really uses: e to the entropy of its singular values, taken as shares of their sum.",
-  embedding: "The vector that a token enters the model with. It is the same wherever the token occurs: the layers add the context.",
+    "The number of directions that a matrix uses: e to the power of the entropy of its singular values, divided by their sum.",
+  embedding: "The first vector of a token in the model. It is the same wherever the token occurs; the layers add the context.",
   entropy:
-    "How undecided a distribution is: −Σ p ln p. It is 0 where one token has all the probability, and ln n where n tokens " +
-    "have the same.",
+    "The uncertainty of a distribution: −Σ p ln p. It is 0 if one token has the probability 1, and ln n if n tokens are " +
+    "equally probable.",
   head:
-    "One of the parts of an attention layer that work side by side. Each has its own queries, and so looks for something of " +
-    "its own. Its keys and values are its own too, or shared by a group of heads (grouped-query attention).",
+    "One of the parallel parts of an attention layer. Each head has its own queries, so it searches for different " +
+    "information. It has its own keys and values, or shares them with other heads (grouped-query attention).",
   induction:
-    "A head that finds an earlier copy of the current token and attends to its successor: after A B … A it looks at B, " +
-    "so that B becomes likelier.",
-  key: "A vector of each token that describes its content. Its product with a query decides the attention.",
-  "KV cache": "The keys and values of all tokens so far, which the server keeps so that a new token need not compute them again.",
+    "The work of a head that finds an earlier copy of the current token and attends to the token after it. After A B … A " +
+    "it attends to B, and B becomes likelier.",
+  key: "A vector of each token that describes its content. Its product with a query determines the attention.",
+  "KV cache": "The stored keys and values of all previous tokens. With it, they are not computed again for each new token.",
   "Kullback-Leibler":
-    "The divergence Σ p ln(p / q) of a distribution p from another, q, in nats: how many nats more of surprise, in the mean, " +
-    "who expects q has with tokens drawn from p. It is 0 where both are the same.",
+    "The divergence Σ p ln(p / q) of a distribution p from a distribution q, in nats. It measures the mean additional " +
+    "surprise if tokens come from p but q is expected. It is 0 if both are equal.",
   layer:
-    "One step of the network, also called a block: mostly attention, then an MLP. Each adds its output to the residual " +
-    "stream, and the next layer reads that.",
+    "One step of the network, also called a block: usually attention, then an MLP. Both add their output to the residual " +
+    "stream, which is the input of the next layer.",
   LayerNorm:
-    "Takes the mean from a vector, divides by the standard deviation, then scales and shifts each number. What follows " +
-    "reads the direction, not the length.",
+    "Subtracts the mean of a vector, divides by its standard deviation, then scales and shifts each number. Its result " +
+    "depends on the direction of the vector, not on its length.",
   logit:
-    "The score that the model gives each token of its vocabulary; softmax makes probabilities of them. A logit that is 1 " +
-    "higher gives e ≈ 2.72 times the probability, compared with a token of unchanged logit.",
+    "The score of a token of the vocabulary as the next token. The softmax turns all logits into probabilities. If a logit " +
+    "is 1 higher than another, its token is e ≈ 2.72 times as probable.",
   "logit lens":
-    "Reading a layer's vector as if it were the last one's: final norm, then unembedding (nostalgebraist, 2020). It shows " +
-    "the prediction of the model so far.",
-  mask: "Which keys a query must not see, mostly those after it. Their score becomes −∞, and so their weight 0.",
+    "Applies the final norm and the unembedding to the vector after an earlier layer (nostalgebraist, 2020). It shows the " +
+    "prediction of the model up to this layer.",
+  mask: "The keys that a query must not attend to, usually all later ones. Their score becomes −∞, so their weight is 0.",
   MLP:
-    "The feed-forward part of a layer: a matrix to many neurons, an activation, and a matrix back. It works on each token " +
-    "by itself.",
+    "The feed-forward part of a layer: a matrix to many neurons, an activation function, and a matrix back. It computes " +
+    "each token separately.",
   nats:
     "The unit of entropy and surprise with natural logarithms. A probability p has a surprise of −ln p nats: 1 nat is a " +
     "probability of 37 %, 3 nats 5 %. One nat is 1.44 bits.",
-  parameter: "A number that was learned in training. Together they are the model's weights.",
-  perplexity: "e to the entropy or to the mean surprise in nats: the number of tokens in a fair choice with the same uncertainty.",
-  pooling: "How the vectors of a text's tokens become one: their mean, the last token's, or the first token's (cls).",
+  parameter: "A number that was learned in training. All parameters together are the weights of the model.",
+  perplexity:
+    "e to the power of the entropy, or of the mean surprise, in nats: the number of equally probable tokens with the same " +
+    "uncertainty.",
+  pooling: "The method that makes one vector of the vectors of all tokens: their mean, the last one, or the first one (cls).",
   "principal component":
-    "The direction in which points spread most; the second is the one at right angles to it in which the rest spreads most.",
-  query: "A vector made of the token that looks. It is compared with every key: where they fit, attention goes.",
+    "The direction in which points vary most. The second principal component is the direction with the largest remaining " +
+    "variation, at a right angle to the first.",
+  query: "A vector of the token that attends. It is compared with all keys; similar keys get most of the attention.",
   "q·k":
-    "The dot product of a query and a key: their numbers multiplied pair by pair, and summed. It is large where both point " +
-    "the same way.",
+    "The dot product of a query and a key: their numbers are multiplied pair by pair and summed. It is large if both have " +
+    "similar directions.",
   "residual stream":
-    "The vector of each token on its way through the network. It begins as the embedding, and each head and MLP adds its " +
-    "output to it.",
-  RMSNorm: "Divides a vector by its root mean square, then scales each number. What follows reads the direction, not the length.",
+    "The vector of each token on its way through the network. It begins as the embedding. Each head and each MLP adds its " +
+    "output.",
+  RMSNorm: "Divides a vector by its root mean square, then scales each number. The length of the vector has no effect.",
   RoPE:
-    "Rotary position embedding: pairs of a query's and a key's numbers are turned by an angle that grows with the position, " +
-    "so that q·k depends on the distance.",
+    "Rotary position embedding: pairs of numbers of queries and keys are rotated by an angle that grows with the position. " +
+    "Therefore q·k depends on the distance between them.",
   "singular value":
-    "How strongly a matrix stretches one of its own directions. The largest ones describe the main effect of the matrix.",
+    "The factor by which a matrix stretches one of its own directions. The largest ones describe its main effect.",
   "soft cap":
-    "A bound c that scores approach and never pass: c · tanh(score / c). Small scores stay nearly as they are, large ones are " +
-    "squeezed.",
+    "A limit c of the scores: they become c · tanh(score / c). Small scores hardly change, and large scores stay below c.",
   softmax:
-    "Turns scores into shares that sum to 1: each share is exp(score), divided by the sum of all exp(score). Large scores " +
-    "take most.",
+    "Turns scores into positive numbers that sum to 1: exp(score), divided by the sum of all exp(score). Large scores get " +
+    "most of the sum.",
   temperature:
-    "The divisor of the logits before the softmax. Below 1 the likely tokens become likelier, above 1 all come closer to " +
-    "each other; 0 always takes the likeliest.",
+    "The divisor of the logits before the softmax. Below 1, likely tokens become likelier; above 1, all probabilities " +
+    "become more equal. With 0, the likeliest token is always chosen.",
   token:
-    "A piece of text that the model reads as one: a word, a part of a word or a sign. Each has a number in the vocabulary, " +
+    "A piece of text that the model reads as one unit: a word, a part of a word or a sign. Its number in the vocabulary is " +
     "its id.",
-  unembedding: "The matrix W_U that turns the last vector into one logit for every token of the vocabulary.",
+  unembedding: "The matrix W_U that turns the last vector into a logit for each token of the vocabulary.",
   "value-weighted":
-    "Each weight times the length of the key's value after W_O (Kobayashi et al., 2020): " +
-    "a large weight on a short vector moves little.",
+    "Each weight, multiplied by the length of the key's value after W_O (Kobayashi et al., 2020). A large weight on a " +
+    "short vector has little effect.",
   value: "A vector of each token that is passed to the tokens that attend to it.",
-  vector: "A list of numbers. Inside a model, each token is one at every step: a point, or a direction, in a space of as many dimensions.",
+  vector:
+    "A list of numbers. Inside a model, each token is a vector at every step: a point or a direction in a space with one " +
+    "dimension for each number.",
   vocabulary: "All tokens that the model knows.",
-  W_O: "The matrix of a head from the weighted values to its addition to the residual stream.",
+  W_O: "The matrix of a head that turns its weighted values into its addition to the residual stream.",
   "Welch bound":
-    "The least that the largest |cosine| of n vectors in d dimensions can be: √((n − d) / (d (n − 1))), or 0 where n is at most " +
-    "d. More vectors than dimensions cannot all be orthogonal.",
-  weight: "The share of its attention that a query gives a key: between 0 and 1, and 1 in all.",
+    "The smallest possible value of the largest |cosine| between n vectors in d dimensions: √((n − d) / (d (n − 1))), or 0 " +
+    "if n is at most d. More vectors than dimensions cannot all be orthogonal.",
+  weight: "The part of its attention that a query gives to a key, between 0 and 1. The weights of a query sum to 1.",
 };

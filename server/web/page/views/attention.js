@@ -53,8 +53,8 @@ const LIVE = { data: true, error: null, loading: false, isStale: false };
 
 const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"],
   ["unmasked", "q·k before the mask"]];
-const UNSUBTRACTED = "What is being written has no difference yet: show one side.";
-const WATCHING = "The model continues with the text; each new token comes with the row of weights that chose it.";
+const UNSUBTRACTED = "The difference is not available during generation; show one side.";
+const WATCHING = "The model continues the text. Each new token is shown with the row of weights that predicted it.";
 
 /** watching: the head's rows during generation, if only one head is shown. */
 function Toolbar({ watching, grid }) {
@@ -138,7 +138,7 @@ function saysOf({ kind, beneath }, line, stack) {
     return html`The input of the softmax, ${line} by ${line}: <b class="positive">above 0</b>, <b class="negative">below</b>.`;
   }
   if (beneath) {
-    return "How well query and key fit. Masked pairs are struck out: their score becomes −∞, their weight 0.";
+    return "The similarity of query and key. Masked pairs are struck out: their score becomes −∞, their weight 0.";
   }
-  return "How well query and key fit, before they are scaled.";
+  return "The similarity of query and key, before scaling.";
 }

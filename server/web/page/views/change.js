@@ -62,6 +62,6 @@ export function ChangeDrawer({ view }) {
     import("./change/drawer.js").then(setModule, () => setLost(true));
   }, [isHere]);
   if (!isHere) return null;
-  if (isLost) return html`<p class="hint" role="alert">The drawer's code could not be loaded. Close it and open it again.</p>`;
+  if (isLost) return html`<p class="hint" role="alert">The code of the editor could not be loaded. Close it and open it again.</p>`;
   return module && html`<${module.Drawer} />`;
 }

@@ -41,7 +41,7 @@ export function View() {
     [capabilities, stackName, layer, numLayers],
   );
   const numbers = useNumbers(graph, place);
-  if (!selection.text) return html`<p class="lack">Write something above: its numbers flow through the block.</p>`;
+  if (!selection.text) return html`<p class="lack">Write something above to see its numbers in the block.</p>`;
   return html`<div class="flow">
     <p>Block ${layer} (of 0 to ${numLayers - 1}), for the word <b class="query">${wordAt(tokens, place.query)}</b> (keys and
       values: of <b class="key">${wordAt(tokens, place.key)}</b>${stack.cross_attention

@@ -78,7 +78,7 @@ function Found({ entry, isPart, body, part }) {
       <p class="hint">${
         entry.repeat_length
           ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written ` +
-            "twice: nothing in them can be predicted but the repetition."
+            "twice: only the repetition can be predicted."
           : `Means over the ${counted((part === "encoder" ? (entry.encoder_tokens ?? entry.tokens)
             : entry.tokens).length, "token")} of the text.`
       }

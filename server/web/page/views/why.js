@@ -22,7 +22,7 @@ export function View() {
   const choosing = useStrongestPair();
   const explained = useLook(selection.text && query !== null && !choosing ? "v1/explain" : null, body);
   const answer = choosing ?? explained;
-  if (!selection.text) return html`<p class="lack">Write something above to see where a weight comes from.</p>`;
+  if (!selection.text) return html`<p class="lack">Write something above to see the computation of a weight.</p>`;
   return html`<${Answer} answer=${answer} minHeight="100vh">${() => (answer.entry.isDifference
     ? html`<${Difference} entry=${answer.entry} body=${body} />`
     : html`<${Derivation} entry=${answer.entry} stack=${stackAt(stack, layer)} body=${body} />`)}<//>`;

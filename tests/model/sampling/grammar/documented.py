@@ -59,7 +59,7 @@ def limits() -> str:
         ("all multipleOf of a schema together", json_schema.MAX_MULTIPLE),
         ("digits of a number", numbers.DIGITS),
         ("characters of a pattern", texts.MAX_PATTERN),
-        ("repetitions that a pattern counts, multiplied where they hold each other", texts.MAX_COUNTED),
+        ("repetitions in a pattern (nested repetitions are multiplied)", texts.MAX_COUNTED),
         ("choices", texts.MAX_CHOICES),
         ("bytes of a grammar, and of all choices", gbnf.MAX_BYTES),
         ("parts in a row, of a pattern or a grammar, that may be left out", checking.MAX_OPTIONAL),

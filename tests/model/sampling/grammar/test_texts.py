@@ -78,7 +78,7 @@ def test_ebnf_and_lark_are_told_apart() -> None:
         assert not admits(written, "a")
     with pytest.raises(GrammarError, match="line 2: temperature"):
         lark_or_ebnf_grammar("start: a\na[temperature=0.5]: /b/")
-    with pytest.raises(GrammarError, match="begins with"):
+    with pytest.raises(GrammarError, match="must have a rule root"):
         lark_or_ebnf_grammar("no grammar")
     with pytest.raises(GrammarError):
         check(lark_or_ebnf_grammar("start: b"))

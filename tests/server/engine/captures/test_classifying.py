@@ -119,7 +119,7 @@ def test_what_a_prompt_begins_with_is_computed_once_for_all_that_follow(tmp_path
 
 
 def test_a_network_without_such_a_head_refuses(model_of: Load) -> None:
-    with pytest.raises(ValueError, match="BertForMaskedLM has no head that labels an input"):
+    with pytest.raises(ValueError, match="BertForMaskedLM has no classification head"):
         run(build(model_of("bert")), [request(0, [5, 6], ClassifyTask())])
 
 

@@ -87,7 +87,7 @@ function Shades({ grid, isRooted, cells }) {
         ${" "}<b class="positive">above 0</b>, <b class="negative">below</b>.`
       : `A dot's area is its number${grid.isDifference ? ", its colour the sign" : ""}.`}</span>`}
     ${grid.scale === "sequential" && cells !== "dots" &&
-    html`<label title="Colours by the square root, so that small weights can be seen beside large ones.">
+    html`<label title="Colours show the square root of the weight, so small weights are visible next to large ones.">
       <input type="checkbox" checked=${isRooted} onChange=${deepen} /> show small weights more strongly</label>`}
   </div>`;
 }

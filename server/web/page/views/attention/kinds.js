@@ -10,21 +10,21 @@ const KINDS = {
   encoder: {
     title: "Encoder",
     about:
-      "Every word sees every other, before and after it. It reads and does not write. Its vectors serve to search and " +
+      "Every word attends to all words, before and after it. It reads text, but generates none. Its vectors are used to search and " +
       "to classify texts.",
     like: "BERT, RoBERTa, MiniLM, ModernBERT",
   },
   decoder: {
     title: "Decoder",
     about:
-      "A word sees only itself and those before it, so that the model can predict the next one at every position, and write " +
+      "A word attends only to itself and to earlier words, so the model can predict the next word at every position and write " +
       "word by word.",
     like: "GPT-2, Llama, Gemma, Qwen, Pythia",
   },
   "encoder-decoder": {
     title: "Encoder and decoder",
     about:
-      "One stack reads the whole input both ways; the other writes, and each of its blocks attends to the first stack's text.",
+      "The encoder reads the whole input in both directions. The decoder writes; each of its blocks also attends to the input.",
     like: "the first transformer (2017), T5, BART, Marian",
   },
 };
@@ -91,7 +91,7 @@ function Kind({ kind, isThis }) {
 
 export const Kinds = ({ kind }) => html`<section class="card">
   <h2>The three kinds of transformers</h2>
-  <p class="hint">A square shows who may see whom: rows look, columns are looked at. Between two stacks there is <${Term}
+  <p class="hint">A square shows the permitted attention: rows are queries, columns are keys. Between two stacks there is <${Term}
     of="cross-attention" />.</p>
   <div class="kinds">${Object.keys(KINDS).map((each) => html`<${Kind} key=${each} kind=${each} isThis=${each === kind} />`)}</div>
 </section>`;
@@ -111,7 +111,7 @@ const PLACES = {
 };
 
 export function maskWords(stack) {
-  const seen = stack.causal ? "each word sees itself and those before" : "each word sees all words";
+  const seen = stack.causal ? "each word attends to itself and to earlier words" : "each word sees all words";
   const windows = (stack.sliding_windows ?? []).map((window, layer) => [window, layer]).filter(([window]) => window);
   if (windows.length === 0) return seen;
   const sizes = [...new Set(windows.map(([window]) => window))].map(grouped).join(", ");

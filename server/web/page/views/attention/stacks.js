@@ -11,7 +11,7 @@ import { Facts, Kinds, maskWords } from "./kinds.js";
 import { maskOf, useGrid } from "./numbers.js";
 
 const PARTS = {
-  encoder: ["Encoder", "The text looks at itself, both ways."],
+  encoder: ["Encoder", "The text attends to itself, in both directions."],
   decoder: ["Decoder", "The answer attends to its own tokens."],
   cross: ["Cross", "The answer attends to the text."],
 };
@@ -20,7 +20,7 @@ export function Stacks() {
   const { kind } = useCapabilities();
   const { text } = useSelection();
   return html`<div class="stacks">
-    ${!text ? html`<p class="lack">Write something above to see who looks at whom.</p>` : kind === "encoder-decoder"
+    ${!text ? html`<p class="lack">Write something above to see the attention between its words.</p>` : kind === "encoder-decoder"
       ? html`<${Pair} />` : html`<${OneStack} />`}
     <${Kinds} kind=${kind} />
   </div>`;
@@ -88,8 +88,8 @@ function Mask() {
   const array = { data: values.map((value) => (value === 1 ? 1 : 0)), shape: [count, count] };
   return html`<${Card} title=${`Who may see whom in layer ${layer}`} save=${{ name: `mask-layer${layer}`,
       arrays: count ? [{ label: "mask", array, rows: tokens, columns: tokens }] : [] }}>
-    <p class="hint">In this stack ${maskWords(stack)}. Filled is seen, hatched is masked: its score is set to −∞ before
-      the softmax.</p>
+    <p class="hint">In this stack ${maskWords(stack)}. Filled cells are permitted, hatched ones are masked: their
+      score becomes −∞ before the softmax.</p>
     ${count > 0 && html`<${Matrix} values=${values} rowNames=${tokens} columnNames=${tokens} rowTitle="query" columnTitle="key"
       low=${0} high=${1.6} maxCell=${22} label="The mask: which keys each query sees" selected=${selected}
       onPick=${({ row, column }) => select({ query: row, key: column })} describe=${describe}

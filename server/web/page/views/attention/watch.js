@@ -9,7 +9,7 @@ import { gridOf, maskOf, requestKind } from "./numbers.js";
 /** Null if generation can be watched. */
 export function lackOfWatching(capabilities, part) {
   if (part === "encoder" || !capabilities.attention.with_generation) {
-    return lackOf(capabilities, "/v1/completions") ?? "The encoder reads the whole text at once: it writes nothing.";
+    return lackOf(capabilities, "/v1/completions") ?? "The encoder reads the whole text at once and generates no text.";
   }
   return null;
 }

@@ -64,7 +64,7 @@ function SecondText() {
     <${DelayedText} label="Text B (the text above is A)" value=${second}
       onText=${(text) => select({ change_text: text, ...(second === "" ? { change_show: "after" } : {}) })} />
     ${second && html`<button onClick=${() => select({ change_text: "", change_show: "after" })}>Only text A</button>`}
-    <p class="hint">The model reads both${second ? ", with the changes above in both" : ""}. A difference number by number needs
-      texts of as many tokens.</p>
+    <p class="hint">The model reads both${second ? ", with the changes above in both" : ""}. To subtract them, both
+      texts need the same number of tokens.</p>
   </section>`;
 }

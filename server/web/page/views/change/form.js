@@ -15,7 +15,7 @@ const ABOUT = {
   head: "The output of the head to the word's vector.",
   mlp: "The layer's MLP output, added to each word's vector.",
   stream: "The word's whole vector after the layer.",
-  softmax: "Scores are divided by it before the softmax: 0 puts all weight on the largest, large values even it out.",
+  softmax: "The divisor of the scores before the softmax: 0 puts all weight on the largest score, large values make the weights equal.",
 };
 const MOST_NAMED = 200; // positions in the list
 
@@ -80,8 +80,8 @@ function Source({ selection, ops }) {
   return html`<div class="change-source">
     <${DelayedText} label="Second text" value=${selection.change_source} rows=${1}
       onText=${(change_source) => select({ change_source })} />
-    ${ops.includes("patch") && html`<p class="hint">A patch takes its numbers at the same positions. For all positions both
-      texts need as many tokens.</p>`}
+    ${ops.includes("patch") && html`<p class="hint">A patch takes numbers from the same positions. For all positions, both
+      texts need the same number of tokens.</p>`}
     ${ops.includes("steer") && html`<${DelayedText} label="Steer away from (empty: the text above)" value=${selection.change_away}
         rows=${1} onText=${(change_away) => select({ change_away })} />
       <p class="hint">The direction from this text to the second one, of their last tokens' vectors after that layer, is added

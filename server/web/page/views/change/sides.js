@@ -10,7 +10,7 @@ import { Side, select, useSelection } from "../../core/state.js";
 import { Answer } from "../../parts/problem.js";
 
 const NUM_LISTED = 8; // components
-const UNLIKE = "The models have other layers, heads or tokens: they cannot be subtracted, but shown side by side.";
+const UNLIKE = "The models have different layers, heads or tokens. They cannot be subtracted; show them side by side.";
 const ABOUT = "Of the outputs at the chosen token: the length of their difference, divided by the sum of their lengths.";
 
 export function Sides({ view, View }) {

@@ -10,9 +10,9 @@ import { NEUTRAL } from "./requests.js";
 // [name of the request's field, label, low, high, explanation, what an empty field means if not NEUTRAL]
 const NUMBERS = [
   ["temperature", "Temperature", 0, 100, "0 is greedy; higher values are more varied"],
-  ["top_p", "Top-p", 1e-9, 1, "Keep the likeliest tokens that together hold this share"],
+  ["top_p", "Top-p", 1e-9, 1, "Keep the likeliest tokens with this total probability"],
   ["top_k", "Top-k", -1, 2 ** 31 - 1, "Keep only the k likeliest tokens; 0 keeps all"],
-  ["min_p", "Min-p", 0, 1, "Drop tokens below this share of the likeliest"],
+  ["min_p", "Min-p", 0, 1, "Remove tokens below this fraction of the largest probability"],
   ["repetition_penalty", "Repetition penalty", 1e-9, 100, "Above 1 makes repeated tokens less likely"],
   ["presence_penalty", "Presence penalty", -2, 2, "Above 0 favours tokens that did not occur yet"],
   ["frequency_penalty", "Frequency penalty", -2, 2, "Above 0 makes frequent tokens less likely"],

@@ -17,7 +17,7 @@ const PENALTIES = ["repetition_penalty", "presence_penalty", "frequency_penalty"
 const VIEWS = [["attention", "Attention"], ["why", "Why"], ["moves", "How a word moves", { moves_as: "amounts" }], ["lens", "Lens"],
   ["next", "Next token"]];
 const CAPTION =
-  "Click one to continue with it. p: the model's own probability, at temperature 1; " +
+  "Click a token to continue with it. p: the probability at temperature 1; " +
   "drawn: the probability after the temperature and the filters of the settings (top-k, min-p, top-p).";
 
 /** branch: {prompt, pieces, ids, forced, interventions}; onForce([{id, text, logprob}]): continue with these tokens in its place. */
@@ -93,7 +93,7 @@ function LookAt({ prompt, ids, place }) {
       onClick=${() => select({ view, ...more, ...data.selection })}>${title}</button>`)}
   </fieldset>
   ${data && !data.isSame &&
-  html`<p class="hint">The views read this text as other tokens than the model wrote, and show the row next to it.</p>`}
+  html`<p class="hint">The views split this text into other tokens than the model generated, and show the row next to it.</p>`}
   <${Problem} error=${error} />`;
 }
 

@@ -110,7 +110,7 @@ function Ending({ turn, twin, isOpen, isText, actions }) {
   return html`${problem && html`<${Problem} error=${problem} isAction />`}
     ${(said || isOpen) && html`<p class="turn-end">${said} ${isOpen && next}
       ${isOpen && isText && text && role === "assistant" && html`<button class="quiet" onClick=${actions.take}
-        title="To edit it, or to look at it in the other views">Use the whole text as the prompt</button>`}</p>`}`;
+        title="To edit it, or to open it in the other views">Use the whole text as the prompt</button>`}</p>`}`;
 }
 
 function Buttons({ turn, versions, actions, more, onEdit, isXRay, onXRay }) {

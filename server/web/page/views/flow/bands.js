@@ -98,7 +98,7 @@ export function attentionBand(stack, points, window, { start, end, encoderOutput
   const q = hasNorm ? normed : start.id;
   const from = { q, kv: isCross ? encoderOutput.id : q, isNormed: hasNorm };
   const body = attentionBody({ stack, isCross, window, from });
-  const title = isCross ? "Cross-attention: from the decoder to the encoder's text" : "Attention: words look at each other";
+  const title = isCross ? "Cross-attention: from the decoder to the encoder's text" : "Attention between the words";
   return bandOf(title, { start, end }, {
     nodes: [
       ...(hasNorm ? [node(normed, 0, isCross ? 0 : 1, [`${norm}(x)`])] : []),

@@ -50,7 +50,7 @@ export function Opened({ node, place, strips, scale }) {
     <p>${node.about}</p>
     ${!difference && html`<${Derivation} node=${node} place=${place} strips=${strips} scale=${scale} />`}
     ${positions && html`<p class="hint">Rows ${grouped(positions[0])} to ${grouped(positions.at(-1))} of${" "}
-      ${grouped(tokens.length)}: the whole tensor is larger than a page should hold.</p>`}
+      ${grouped(tokens.length)}: the whole tensor is too large for the page.</p>`}
     <${Answer} answer=${answer} minHeight="16rem">${() =>
       array &&
       array.data.length === rows.length * width &&

@@ -2,8 +2,8 @@
 import { TERMS } from "../../parts/terms.js";
 
 const TURNED = {
-  rotary: "Rotated by angles that grow with the position: q·k then depends on how far apart the two words are.",
-  normed: "Brought to a standard length before they are compared.",
+  rotary: "Rotated by angles that grow with the position, so that q·k depends on the distance of the two words.",
+  normed: "Scaled to a standard length before they are compared.",
 };
 const ADDED = "this is added to the residual stream.";
 
@@ -12,7 +12,7 @@ const WORDS = {
   hook_embed: ["embedding", "ink", "The vector of each token, independent of its context."],
   hook_pos_embed: ["+ position", "ink", "The addition for the position in the text."],
   hook_token_type_embed: ["+ token type", "ink", "The addition for the segment of the text."],
-  hook_resid_pre: ["x", "ink", "The residual stream as this block finds it: the embedding, and all that was added to it so far."],
+  hook_resid_pre: ["x", "ink", "The residual stream at the beginning of this block: the embedding plus the outputs of all earlier blocks."],
   hook_predicted: ["x seen", "ink", "The input of this block: a mixture of the streams."],
   hook_laurel_out: ["around", "ink", `A path parallel to the attention, through a few numbers: ${ADDED}`],
   hook_resid_mid: ["x mid", "ink", "The stream after the addition of attention."],
@@ -20,12 +20,12 @@ const WORDS = {
   hook_resid_mid_mlp: ["x mlp", "ink", "The stream after the addition of the neurons."],
   hook_per_layer_input: ["of token", "ink", "The per-layer embedding of the token, independent of the stream."],
   hook_per_layer_out: ["let through", "ink", `The stream after the token's gate: ${ADDED}`],
-  hook_resid_post: ["x out", "ink", "The stream as the next block finds it."],
+  hook_resid_post: ["x out", "ink", "The stream at the beginning of the next block."],
   hook_q: ["q", "query", "The query: the content that the word at the chosen position looks for."],
   hook_k: ["k", "key", "The key: a description of the word's content."],
   hook_v: ["v", "value", "The value: the content that a word passes on."],
-  hook_attn_scores: ["scores", "ink", "How well each key answers the query. Masked scores are minus infinity, and left blank here."],
-  hook_pattern: ["pattern", "ink", "The attention: how much of each word is taken. Every row sums to 1."],
+  hook_attn_scores: ["scores", "ink", "The similarity of query and key. Masked scores are minus infinity, and are left blank here."],
+  hook_pattern: ["pattern", "ink", "The attention: the weight of each word. Every row sums to 1."],
   hook_z: ["z", "value", "The values, weighted by the pattern."],
   hook_result: ["result", "value", "The output of this head, in the width of the stream."],
   hook_attn_out: ["attn out", "ink", `The sum of all heads' outputs: ${ADDED}`],
@@ -34,7 +34,7 @@ const WORDS = {
   hook_pre_gate: ["gate", "ink", "The gate of each neuron, before the activation."],
   hook_pre_linear: ["up", "ink", "The number of each neuron that its gate multiplies."],
   hook_post: ["neurons", "ink", "The neurons after the activation."],
-  hook_router_logits: ["router", "ink", "How well each expert suits the word."],
+  hook_router_logits: ["router", "ink", "The score of each expert for the word."],
   hook_expert_weights: ["experts", "ink", "The probability of each expert. The word uses only the largest."],
   hook_dense_out: ["of the mlp", "ink", "The normed output of the shared mlp."],
   hook_experts_out: ["of experts", "ink", "The normed sum of the chosen experts' outputs."],
@@ -64,7 +64,7 @@ export function wordsOf(id, stack) {
     return { title: isQuery ? "q′" : "k′", tone: isQuery ? "query" : "key", about };
   }
   if (name === "hook_pattern" && stack.attention_sinks) {
-    return { title: "pattern", tone: "ink", about: "The attention: how much of each word is taken. The head's sink takes the rest." };
+    return { title: "pattern", tone: "ink", about: "The attention: the weight of each word. The head's sink gets the rest." };
   }
   const [title, tone, about] = WHOLE[id] ?? WORDS[name === "hook_pre" && stack.gated_mlp ? "hook_pre_gate" : name];
   return { title, tone, about };

@@ -12,7 +12,7 @@ export const MEASURES = {
     unit: "weight",
     lack: TOO_SHORT,
     about:
-      "How much each token looks at the one just before it. Such heads give every token information about its neighbour; " +
+      "The weight of each token on the token before it. Such heads give every token information about its neighbour; " +
       "induction is built on them.",
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">q − 1</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
@@ -42,7 +42,7 @@ export const MEASURES = {
     most: 1,
     unit: "weight",
     lack: TOO_SHORT,
-    about: html`How much goes to the very first token, mostly an <${Term} of="attention sink" />: typical of a head without a match.`,
+    about: html`The weight on the first token, usually an <${Term} of="attention sink" />: typical of a head without a match.`,
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">0</b>]`,
     source: ["Xiao et al. 2023", "https://arxiv.org/abs/2309.17453"],
   },
@@ -50,7 +50,7 @@ export const MEASURES = {
     title: "Entropy",
     most: null,
     unit: "nats",
-    about: html`How widely a token looks, in <${Term} of="nats" />: 0 is a single key, ln n is n equal weights.`,
+    about: html`How widely the attention of a token is spread, in <${Term} of="nats" />: 0 is a single key, ln n is n equal weights.`,
     formula: html`mean over <i>q</i> of −Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]
       ln <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
@@ -59,7 +59,7 @@ export const MEASURES = {
     title: "Mean distance",
     most: null,
     unit: "tokens",
-    about: "How far away each token looks, on average, in tokens.",
+    about: "The mean distance between a token and the tokens that it attends to.",
     formula: html`mean over <i>q</i> of Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>] ·
       |<i>q</i> − <i>k</i>|`,
     source: ["Vig and Belinkov 2019", "https://arxiv.org/abs/1906.04284"],

@@ -90,7 +90,7 @@ const STOPS = {
     const row = shown.indexOf(at) * numKeys;
     const own = isMasked.slice(row, row + numKeys).filter((one) => !one).length;
     const why = explain.causal
-      ? "The scores of tokens that come later are set to −∞." : "Each token may look at those before and after it.";
+      ? "The scores of tokens that come later are set to −∞." : "Each token may attend to all tokens before and after it.";
     const window = explain.window ? ` Those ${grouped(explain.window)} or more tokens away are hidden too.` : "";
     const hidden = count > 0 ? ` ${grouped(count)} scores of the rows drawn are −∞.` : "";
     return [explain.causal || count > 0 ? "The mask" : "No mask",
@@ -104,7 +104,7 @@ const STOPS = {
     return ["Softmax: scores become shares",
       `${query} gives ${key} ${percent(weight)}${at}.${mostOf(film, "goes to")} The ${grouped(products.numKeys)} weights of a row ${
         explain.softmax.sink === null ? "sum to 1" : "and the head's sink sum to 1"
-      }. A low temperature gives all to the highest score, a high one makes all alike.`,
+      }. A low temperature gives all weight to the highest score, a high one makes all weights equal.`,
       dotsOf("pattern"), "Attention: the pattern"];
   },
   values(film, { query, key, weight }) {

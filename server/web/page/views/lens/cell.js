@@ -21,7 +21,7 @@ export function Cell({ entry, query, state, side = "" }) {
     <${Bars} rows=${rows} columns=${[isEncoder ? "word" : "next word", "probability"]} largest=${1} write=${percent} isRanked
       onPick=${(row) => select({ lens_target: `#${ids[row]}` })}
       caption="Click a word to follow it through the layers. The dot · is a space." />
-    <p class="hint"><${Term} of="entropy">Entropy<//> ${format(entropy)} <${Term} of="nats" />: as undecided as
-      between ${format(Math.exp(entropy), 3)} equally likely words.</p>
+    <p class="hint"><${Term} of="entropy">Entropy<//> ${format(entropy)} <${Term} of="nats" />: the uncertainty of a
+      choice between ${format(Math.exp(entropy), 3)} equally likely words.</p>
   </section>`;
 }

@@ -114,8 +114,8 @@ function Walk({ lesson, steps }) {
 
 const isOfHead = ({ view, select: chosen = {} }) => "head" in chosen && ["attention", "why", "moves"].includes(view);
 
-const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."
-  : `${count} sentences are left out, because they are not true of this model.`);
+const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true for this model."
+  : `${count} sentences are left out, because they are not true for this model.`);
 
 /** The complete selection of a step, without parts that the model lacks. */
 async function lookOf(step, lesson, values) {

@@ -167,15 +167,15 @@ function Facts({ data, named }) {
   const [most] = largestOf(steps, 1);
   const ofMost = most && most.size * Math.sqrt(most.share);
   return html`<p class="motion-facts">${most && `The longest arrow is ${most.what}: ${format(most.size)} long, ${format(ofMost)} in the ${
-    named}. `}The ${named} holds <b class="number" id="motion-share">${percent(share)}</b> of the squared lengths
-    of all additions; the rest is in the other ${width - data.axes.length} directions of ${width}. The
-    arrows’ sum is <b class="number" id="motion-difference">${format(difference, 3)}</b> from the model’s own
+    named}. `}The ${named} contains <b class="number" id="motion-share">${percent(share)}</b> of the squared lengths
+    of all additions; the rest is in the other ${width - data.axes.length} of ${width} directions. The sum
+    of the arrows differs by <b class="number" id="motion-difference">${format(difference, 3)}</b> from the model’s own
     vector${!hasMlps && " less the MLPs"}, of length <span class="number" id="motion-length">${
       format(endLength)}</span>${ways.length > 1 && " in the first text"}.
     ${!hasMlps && ` The MLPs, together ${format(mlps)} long, are left out.`}
-    ${ways.length > 1 && html` Of the differences of the contexts at the end it holds
-      ${" "}<b class="number" id="motion-apart">${percent(apart)}</b>.`}
-    ${rounded > 1e-4 && ` The model rounds its sums as it goes: that is an arrow of its own, of length ${format(rounded, 3)}.`}</p>`;
+    ${ways.length > 1 && html` It also contains
+      ${" "}<b class="number" id="motion-apart">${percent(apart)}</b> of the final differences between the contexts.`}
+    ${rounded > 1e-4 && ` The model rounds its sums; the sum of these roundings is a separate arrow of length ${format(rounded, 3)}.`}</p>`;
 }
 
 const largestOf = (steps, count) => steps.slice(1).sort((a, b) => b.size - a.size).slice(0, count);

@@ -12,7 +12,7 @@ export function Numbers({ row, drawn }) {
     <dl class="facts">
       <${Fact} name=${html`<${Term} of="entropy" />`} note=${`${format(drawn.entropy / Math.LN2)} bits`}
         >${format(drawn.entropy)} <${Term} of="nats" /><//>
-      <${Fact} name=${html`<${Term} of="perplexity" />`} note="as undecided as a fair choice among that many"
+      <${Fact} name=${html`<${Term} of="perplexity" />`} note="the number of equally likely tokens with the same uncertainty"
         >${format(Math.exp(drawn.entropy))}<//>
       <${Fact} name="kept" note=${`they hold ${percent(massOf(drawn))}`}>${grouped(drawn.numKept)} of ${grouped(order.length)}<//>
       <${Fact} name="entropy of the kept" note=${`perplexity ${format(Math.exp(drawn.keptEntropy))}`}>${format(drawn.keptEntropy)} nats<//>

@@ -45,7 +45,7 @@ function Rotation() {
     <p>Before a query meets the keys, its numbers are taken in pairs, and each pair is turned like the hand of a clock: by its own
       angle for each position. Keys are turned in the same way, so that a product of both depends on their distance.
       Fast pairs distinguish near words, slow ones far words.</p>
-    ${position !== null && html`<p>“<b class="query">${shownToken(tokens[position])}</b>” stands at position ${position}: pair i
+    ${position !== null && html`<p>“<b class="query">${shownToken(tokens[position])}</b>” is at position ${position}: pair i
       is turned by ${position} × its angle.</p>`}
     <${Answer} answer=${{ ...rope, loading: rope.loading || trace.loading, error: rope.error ?? trace.error }}>${() =>
       html`<${Clocks} pairs=${pairs} isMeasured=${Boolean(trace.entry)} />`}<//>

@@ -85,7 +85,7 @@ function SizeFields({ sizes, onTake }) {
   const take = (place, raw) => {
     const number = Number(raw.replace(/[\s,\u202f]/g, ""));
     const isGood = raw.trim() !== "" && Number.isInteger(number) && number >= 0 && number <= MOST;
-    setProblem(isGood ? "" : `“${raw}” is no size: whole numbers from 0 to ${grouped(MOST)} are.`);
+    setProblem(isGood ? "" : `“${raw}” is not a size; whole numbers from 0 to ${grouped(MOST)} are.`);
     if (isGood) onTake(sizes.map((old, i) => (i === place ? number : old)));
   };
   return html`<div class="size-fields">${Object.entries(FIELDS).map(([name, meaning], place) => html`<label>

@@ -89,7 +89,7 @@ const rankCorrelation = (values) => 2 * Math.sin((Math.PI / 6) * correlation(val
 function Figures({ entry, values, tokens }) {
   const { strongest_correlations: rho } = entry.arrays;
   if (rho.data.length === 0) {
-    return html`<p class="lack">One of them has the same number at every word: there is nothing to share.</p>`;
+    return html`<p class="lack">One of them has the same number at every word, so there is no mutual information.</p>`;
   }
   if (!values) return null;
   const rank = rankCorrelation(values);

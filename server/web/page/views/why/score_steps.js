@@ -116,9 +116,9 @@ export function Dot({ pair }) {
   return html`<${Step} title="Multiply number by number, and sum"
     formula=${html`<b class="query">q</b> · <b class="key">k</b> = ${terms.join(" + ")} + …
       = <b id="why-sum">${format(sums.at(-1))}</b>`}
-    says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum
+    says=${html`If both are large with the same sign, the product is large. The ${products.length} products sum
       to <${Term} of="q·k">q · k<//>${" "}
-      = <b id="why-dot">${format(pair.dot)}</b>.${order === "sorted" && " The largest come first: see how few numbers decide."}`}
+      = <b id="why-dot">${format(pair.dot)}</b>.${order === "sorted" && " The largest products come first: few determine the sum."}`}
     tools=${html`<div class="toolbar"><${FieldChoices} field="why_order" label="Order"
       choices=${[["sorted", "largest first"], ["natural", "unchanged"]]} /></div>`}>
     <${SavedStrips} name="dot" rows=${rows} order=${indices} label="q, k, their products and the running sum"

@@ -124,7 +124,7 @@ export function Values({ pair, stack }) {
     formula=${html`<b class="value">v</b> = x W<sub>V</sub> <${Shape} of=${[stack.head_dim]} /><br />weight × v
       = ${format(pair.weight)} × v`}
     says=${html`The third matrix makes a <${Term} of="value" /> of <${Word} pair=${pair} side="key" />: the content that it
-      passes to other words. The weight is how much of it they take (both strips have the same scale).`}>
+      passes to other words. The weight determines how much of it they receive (both strips have the same scale).`}>
     <${SavedStrips} name="value" rows=${rows} hasOneScale label="The key's value, and the value times its weight" />
   <//>`;
 }
