@@ -123,19 +123,26 @@ def bodies(streams: int, tokens: int) -> list[dict[str, Any]]:
     return [plain | form for form in islice(cycle(forms), streams)]
 
 
-def measure(streams: int, tokens: int, step_ms: float) -> list[str]:
+def is_worker(pid: int) -> bool:
+    """Return whether a process is a worker: it has its file of stacks open."""
+    return any(link.readlink().name.endswith(".stacks") for link in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def measure(streams: int, tokens: int, step_ms: float, api_processes: int) -> list[str]:
     """Return a row of the table."""
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.http_tokens", "--serve", "--port", str(port)]
-    with running(command, port, "/health/ready", 60, environment={STEP_MS: str(step_ms)}, folder=ROOT) as server:
+    environment = {STEP_MS: str(step_ms), "LIGHTWELL_API_PROCESSES": str(api_processes)}
+    with running(command, port, "/health/ready", 60, environment=environment, folder=ROOT) as server:
         run(closed_loop(server.host, server.port, bodies(streams, 8), streams))  # warm
         pids = descendants(server.pid)
+        workers = {pid for pid in pids if is_worker(pid)}
         before = {pid: Times.of(pid) for pid in pids}
         load = run(closed_loop(server.host, server.port, bodies(streams, tokens), streams))
         spent = {pid: Times.of(pid) for pid in pids}
     total = streams * tokens
     seconds = {pid: (spent[pid].user - before[pid].user, spent[pid].system - before[pid].system) for pid in pids}
-    api = seconds[server.pid]
+    api = [sum(times) for times in zip(*(seconds[pid] for pid in pids if pid not in workers), strict=True)]
     both = sum(map(sum, seconds.values()))
     per_token = [f"{part / total * 1e6:.1f}" for part in api]
     return [str(streams), f"{total / load.seconds:,.0f}", *per_token, f"{2 * total / both:,.0f}"]
@@ -145,6 +152,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 32, 256])
     parser.add_argument("--tokens", type=int, default=256, help="tokens of each answer")
+    parser.add_argument("--api-processes", type=int, default=1)
     parser.add_argument("--step-ms", type=float, default=20.0, help="least milliseconds of a step of the engine")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--port", help=argparse.SUPPRESS)
@@ -156,7 +164,8 @@ def main() -> int:
         return 0
     print(machine(), flush=True)
     head = ["streams", "tokens/s", "API user us/token", "API system us/token", "tokens/s of 2 whole cores"]
-    print(table([head, *(measure(streams, options.tokens, options.step_ms) for streams in options.streams)]))
+    settings = options.tokens, options.step_ms, options.api_processes
+    print(table([head, *(measure(streams, *settings) for streams in options.streams)]))
     return 0
 
 

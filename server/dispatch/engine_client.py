@@ -174,6 +174,9 @@ class EngineClient:
         handle = self.begin(request, request_context, RequestHandle)
         if self.is_relayed:
             await self._inflight.admitted(handle)
+            record = request_context.record
+            if request.capture_bytes and record is not None:  # until then the main process counts them as in flight
+                record.at_end.append(partial(self._pool.send, self.workers[0], messages.Abort(handle.uid)))
         self.count(handle)
         return handle
 

@@ -56,7 +56,7 @@ class RelayedRequest(RequestHandle):
             self._charge(1)
         self.is_finished = output.finish_reason is not None
         self.relay.add_output(structs.replace(output, uid=self.sender_uid))
-        if self.is_finished:
+        if self.is_finished and not self.cost.capture_bytes:  # else the API process sends an Abort at the end
             self.relay.requests.pop(self.sender_uid, None)
             self._take()
 

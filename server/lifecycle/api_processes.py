@@ -1,6 +1,6 @@
 """Several API processes on one port: their start, their replacement, and the state that they share.
 
-this process         engines, workers, keys, adapters, files and batches, metrics; it answers on a Unix socket
+this process         engines, workers, keys, adapters, files and batches, metrics, and the routes that run no model
 API process i        its own socket on the port: HTTP, tokenizer, text of tokens (`server.lifecycle.api_process`)
 
 - A request that runs a model is answered in its API process, which sends it over a relay
@@ -26,15 +26,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from starlette.types import ASGIApp
 
 from lightwell.server.config.auth.keys import Keyring
 from lightwell.server.config.auth.quotas import KeyUse, LimitReached
 from lightwell.server.config.settings import Settings
 from lightwell.server.dispatch.engine_relay import EngineRelay
 from lightwell.server.generation.served_model import ServedModel
+from lightwell.server.http.forwarding import answer_forwarded
 from lightwell.server.ipc import link
 from lightwell.server.ipc.questions import Answers, Questions
 from lightwell.server.lifecycle.model_host import GPU_DRIVERS
@@ -86,7 +90,7 @@ class ApiStart:
     engines: Sequence[EngineEnd]
     """The engine of each model that is loaded at the start."""
     main_socket: str
-    """The path of the socket on which the main process answers HTTP requests."""
+    """The path of the socket on which the main process takes forwarded requests."""
 
 
 class _ApiProcess:
@@ -201,7 +205,11 @@ class ApiProcesses:
         self._ended: Samples = []
         """The counters of processes that ended."""
         self._lives = [deque[float](maxlen=MAX_FAILURES) for _ in range(count)]
+        self.app: ASGIApp
+        """The application of this process. The server sets it."""
         self._public: socket.socket
+        self._own: socket.socket
+        self._forwarded: asyncio.Server
         self._is_ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         metrics.add_others(self._refresh, self._samples)
@@ -213,20 +221,21 @@ class ApiProcesses:
         """Return whether an API process runs."""
         return any(each.process.is_alive() for each in self._processes)
 
-    def launch_all(self, public: socket.socket) -> socket.socket:
-        """Start the processes on the port of this socket. Returns the socket of this process, in a folder."""
+    def launch_all(self, public: socket.socket) -> None:
+        """Start the processes on the port of this socket."""
         # Not earlier: a port that another server uses, also one with several processes, must be refused.
         public.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._public = public
-        own = link.listen(tempfile.mkdtemp(prefix="lightwell-"))
-        self.main_socket = own.getsockname()
+        self._own = link.listen(tempfile.mkdtemp(prefix="lightwell-"))
+        self.main_socket = self._own.getsockname()
         os.environ["PYTHONSAFEPATH"] = "1"  # as for workers (`worker_process.prepare_environment`)
         for number in range(self._count):
             self._processes.append(self._launch(number))
-        return own
 
     async def start(self) -> None:
         """Take the requests of the processes, and replace a process that ends."""
+        answer = partial(answer_forwarded, self.app)
+        self._forwarded = await asyncio.start_unix_server(answer, sock=self._own, backlog=1024)
         for each in self._processes:
             await self._watch(each)
         self._add_task(self._beat())
@@ -243,6 +252,7 @@ class ApiProcesses:
         end = time.monotonic() + _LAST_WRITES
         while self.is_running and time.monotonic() < end:
             await asyncio.sleep(0.02)
+        self._forwarded.close()
         for task in self._tasks:
             task.cancel()
         for each in self._processes:
@@ -254,7 +264,8 @@ class ApiProcesses:
         for each in self._processes:
             each.process.kill()
             each.process.join()
-        shutil.rmtree(Path(self.main_socket).parent, ignore_errors=True)
+        if self.main_socket:  # else nothing was launched
+            shutil.rmtree(Path(self.main_socket).parent, ignore_errors=True)
 
     async def adapters(self, value: object = None) -> list[list[tuple[str, int, str, int]]]:
         """Return the LoRA adapters of each model."""
@@ -269,35 +280,38 @@ class ApiProcesses:
 
     async def _watch(self, each: _ApiProcess) -> None:
         await each.connect()
+        if self._is_ending:  # meanwhile
+            each.questions.tell("drain")
         asyncio.get_running_loop().add_reader(each.process.sentinel, self._on_end, each)
 
-    def _on_end(self, each: _ApiProcess) -> None:
-        asyncio.get_running_loop().remove_reader(each.process.sentinel)
-        self._add_task(self._replace(each))
-
-    async def _replace(self, ended: _ApiProcess) -> None:
+    def _on_end(self, ended: _ApiProcess) -> None:
+        asyncio.get_running_loop().remove_reader(ended.process.sentinel)
         ended.process.join()
         self._processes.remove(ended)
         self._ended = sum_of([self._ended, ended.samples])
         self.models[0].metrics.request_success.labels("abort").inc(ended.num_lost)
-        lives = self._lives[ended.number]
-        lives.append(time.monotonic() - ended.started)
-        while not self._is_ending:
-            how = describe_exit(ended.process.exitcode)
-            logger.error("API process %d ended: %s", ended.number, how)
-            if num_short(lives) >= MAX_FAILURES:
-                self._on_give_up(f"API process {ended.number} ended {len(lives)} times, last by {how}")
-                return
+        if not self._is_ending:
+            self._lives[ended.number].append(time.monotonic() - ended.started)
+            self._add_task(self._replace(ended.number, describe_exit(ended.process.exitcode)))
+
+    async def _replace(self, number: int, how: str) -> None:
+        lives = self._lives[number]
+        logger.error("API process %d ended: %s", number, how)
+        while num_short(lives) < MAX_FAILURES:
             await asyncio.sleep(backoff(lives))
+            if self._is_ending:
+                return
             try:
-                process = self._launch(ended.number)
+                process = self._launch(number)
             except OSError as error:
-                logger.error("API process %d could not be started: %s", ended.number, error)
+                how = str(error)
+                logger.error("API process %d could not be started: %s", number, how)
                 lives.append(0.0)
                 continue
             self._processes.append(process)
             await self._watch(process)
             return
+        self._on_give_up(f"API process {number} ended {len(lives)} times, last by {how}")
 
     def _add_task(self, work: Any) -> None:
         task = asyncio.create_task(work)

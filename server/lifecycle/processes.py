@@ -69,14 +69,14 @@ class LightwellServer:
                 for host in self.hosts:
                     host.supervisor.launch_all()  # first: the workers take longest to start
                 if self.front is not None:
-                    listener = self.front.launch_all(listener)
+                    self.front.launch_all(listener)
             except OSError as error:
                 raise ServerGaveUp(f"no worker could be started: {error}") from error
             self._http = DrainServer(self._http_config(), self.hosts, self.settings.shutdown_grace, self.front)
             for number in STOP_SIGNALS:
                 if signal.getsignal(number) is _leave:  # its exception would break an event loop that is starting
                     signal.signal(number, self._http.handle_exit)
-            self._http.run(sockets=[listener])
+            self._http.run(sockets=[listener] if self.front is None else [])
         finally:
             # However the loop ended: the workers end when the link closes.
             timeout = 0.0 if self._http is None or self._http.is_forced else _REAP_TIMEOUT
@@ -89,8 +89,11 @@ class LightwellServer:
             raise ServerGaveUp(self._end_reason)
 
     def _http_config(self) -> uvicorn.Config:
+        app = self._build_app(self.lifespan)
+        if self.front is not None:
+            self.front.app = app
         return uvicorn.Config(
-            self._build_app(self.lifespan),
+            app,
             http=self._protocol,  # type: ignore[arg-type]  # any callable that makes protocols is accepted
             ws="none",
             lifespan="on",
@@ -98,7 +101,6 @@ class LightwellServer:
             access_log=False,
             server_header=False,
             root_path=self.settings.root_path,
-            forwarded_allow_ips=None if self.front is None else "*",  # API processes name their clients
             timeout_graceful_shutdown=_LAST_WRITES,
         )
 
