@@ -99,7 +99,7 @@ class Packing:
 
     @cached_property
     def _cross_tables(self) -> np.ndarray:
-        num_keys = [span.num_cross_keys for span in self.batch.spans]
+        num_keys = [span.num_cross_keys for span in self.batch.spans] if self.batch.num_row_layers is None else []
         return self.batch.cross_key_range.tables_array if any(num_keys) else np.zeros((0, 0), np.int32)
 
     def write(self, out: np.ndarray) -> np.ndarray:
@@ -109,7 +109,7 @@ class Packing:
         """
         arrays = views(out, self.shape)
         batch, tables, cross = self.batch, self.batch.tables_array, self._cross_tables
-        num_rows, num_spans, tail = batch.num_rows, len(batch.spans), arrays["tail"]
+        num_rows, num_spans, tail = batch.num_rows, batch.num_spans, arrays["tail"]
         for name, fill in (("token_ids", 0), ("positions", 0), ("rotary_rows", 0), ("slots", -1)):
             arrays[name][num_rows:] = fill
         arrays["row_slots"][:] = -1

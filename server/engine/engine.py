@@ -42,7 +42,8 @@ from lightwell.server.engine.messages.request import EngineRequest
 from lightwell.server.engine.scheduling.block_manager import BlockManager
 from lightwell.server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
 from lightwell.server.engine.scheduling.schedule import Schedule
-from lightwell.server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from lightwell.server.engine.scheduling.scheduler import Scheduler
+from lightwell.server.engine.scheduling.scheduler_config import SchedulerConfig
 from lightwell.server.engine.scheduling.speculation import FIXED, Speculation
 from lightwell.server.engine.scheduling.step_budgets import QUIET_SECONDS, StepBudgets
 from lightwell.server.engine.sequence import Sequence
@@ -309,7 +310,7 @@ class Engine:
         short = {uid: failure for uid, failure in failures.items() if failure.reason == "memory"}
         ends = [(uid, failure) for uid, failure in failures.items() if uid not in short]
         outputs = [self._active.end(uid, failure.reason, failure.message) for uid, failure in ends]
-        if step.is_advanced:
+        if step.is_advanced and short:
             schedule.of(short).retreat()
         settle = self._scheduler.settle if step.is_advanced else self._scheduler.commit
         settle(schedule.without(short), result.tokens)

@@ -99,6 +99,8 @@ def _may_begin(step: Step, running: StartedStep, runner: ModelRunner) -> bool:
     if step.schedule.encodes:
         return False
     places = running.places
+    if step.schedule.is_steady:
+        return bool(places) or not running.sampling
     for seq in step.schedule.sequences:
         if seq.adapter is not None or seq.chooses_on_host or (seq.awaits_token and seq.uid not in places):
             return False
