@@ -87,7 +87,7 @@ class Engine:
         self._block_bytes = ranks * KVCache.bytes_per_block(model.cache_config, cache.block_size, model.dtype)
         self._state_bytes = ranks * model.cache_config.state_bytes(model.dtype.itemsize) // 2
         self._budgets = StepBudgets(config.max_capture_tokens, limits, speculation)
-        self._ahead = RunAhead(self._plan)
+        self._ahead = RunAhead(self._plan, self._scheduler.leave_rows)
         self._committed = 0.0
         """CLOCK_MONOTONIC seconds at which the last step was committed."""
         self._can_cancel = on_cpu  # `server.engine.execution.step_cancellation` gives the reason
@@ -306,6 +306,8 @@ class Engine:
         schedule, now = step.schedule, time.monotonic()
         began, self._committed = max(step.began, self._committed), now
         self._must_complete = False
+        if result.failures:
+            self._scheduler.leave_rows()
         failures = {uid: each for uid, each in result.failures.items() if uid in self._active}  # else aborted since
         short = {uid: failure for uid, failure in failures.items() if failure.reason == "memory"}
         ends = [(uid, failure) for uid, failure in failures.items() if uid not in short]

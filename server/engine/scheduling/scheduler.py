@@ -99,7 +99,7 @@ class Scheduler:
     @property
     def sequences(self) -> list[Sequence]:
         """Return every unfinished sequence: running, then waiting, each in order of rank; then those of batches."""
-        self._leave_rows()
+        self.leave_rows()
         return [seq for each in (self._requests, self._background) for seq in (*each.running, *each.waiting)]
 
     def get(self, uid: int) -> Sequence | None:
@@ -156,7 +156,7 @@ class Scheduler:
         """Remove `seq` from its queue and free its blocks. A finished sequence keeps its first reason."""
         if seq.status is SequenceStatus.FINISHED:
             return
-        self._leave_rows()
+        self.leave_rows()
         queues = self._queues_of(seq)
         queues.running.discard(seq)
         queues.waiting.discard(seq)
@@ -239,7 +239,7 @@ class Scheduler:
         if schedule.rows is not None and schedule.rows.is_live:
             if len(new_tokens) == len(schedule.chunks):
                 return self._settle_rows(schedule.rows, new_tokens)
-            self._leave_rows()
+            self.leave_rows()
         ended = [seq for seq in schedule.encodes if not seq.token_ids and seq.status is SequenceStatus.RUNNING]
         for seq in ended:
             self.finish(seq)
@@ -281,10 +281,11 @@ class Scheduler:
             if are_steady(sequences):
                 self._rows = SteadyRows(sequences, self.block_manager.block_size)
         if self._rows is not None and not (may_be and self._rows.grow(self.block_manager)):
-            self._leave_rows()
+            self.leave_rows()
         return self._rows
 
-    def _leave_rows(self) -> None:
+    def leave_rows(self) -> None:
+        """Give steady rows their numbers back: work for one of them alone follows."""
         if self._rows is not None:
             self._rows.leave()
             self._rows = None
@@ -293,7 +294,7 @@ class Scheduler:
         """Account for the tokens of steady rows, as `settle` does."""
         ended = rows.take([new_tokens[uid][0] for uid in rows.uids])
         if ended:
-            self._leave_rows()
+            self.leave_rows()
         for i in sorted({*ended, *rows.filled()}):
             seq = rows.sequences[i]
             seq.num_computed_tokens = int(rows.starts[i])
@@ -388,7 +389,7 @@ class Scheduler:
         return True
 
     def _preempt(self, seq: Sequence) -> None:
-        self._leave_rows()
+        self.leave_rows()
         queues = self._queues_of(seq)
         queues.running.discard(seq)
         self.block_manager.free(seq)
