@@ -125,9 +125,10 @@ class Packing:
         arrays["row_counts"][:num_spans] = np.diff(batch.first_rows)
         arrays["first_rows"][:] = np.arange(self.shape.spans)
         arrays["first_rows"][:num_spans] = batch.first_rows[:-1]
-        arrays["state_reads"][num_spans:], arrays["state_writes"][num_spans:] = -1, 0
-        arrays["state_reads"][:num_spans] = [-1 if span.start == 0 else span.states[0] for span in batch.spans]
-        arrays["state_writes"][:num_spans] = [span.states[1] for span in batch.spans]
+        arrays["state_reads"][:], arrays["state_writes"][:] = -1, 0
+        if batch.num_row_layers is None:  # the rows of `Batch.of_rows` have no states
+            arrays["state_reads"][:num_spans] = [-1 if span.start == 0 else span.states[0] for span in batch.spans]
+            arrays["state_writes"][:num_spans] = [span.states[1] for span in batch.spans]
         tail[: tables.size] = tables.ravel()
         end = tables.size
         arrays["cross_lengths"][:] = 0
