@@ -134,7 +134,9 @@ class Batch:
         layers = [span.num_layers for span in spans]
         if layers != sorted(layers, reverse=True):
             raise ValueError(f"spans must come with the most layers first, not {layers}")
-        self.spans = tuple(spans)
+        self.num_row_layers: int | None = None
+        """The layers that each row needs in a batch of `of_rows`, else None."""
+        self._spans = tuple(spans)
         self.block_size = block_size
         self.device = device
         self.check = check
@@ -147,6 +149,38 @@ class Batch:
         self._attention_items: dict[tuple[int, int, int], list[AttentionItems]] = {}
         lines = self._single_rows() if self.num_rows == len(spans) else self._rows()
         self.token_ids_array, self.positions_array, self.slots_array = lines[0], lines[1], lines[2]
+
+    @classmethod
+    def of_rows(
+        cls,
+        token_ids: np.ndarray,
+        positions: np.ndarray,
+        tables: np.ndarray,
+        num_layers: int,
+        block_size: int,
+        device: torch.device,
+        check: Check = lambda: None,
+    ) -> "Batch":
+        """Return a batch of single rows [T], each of a span that needs the output of `num_layers` layers and nothing
+        else: its other fields have their defaults. tables: as `tables_array`.
+        """
+        batch = cls.__new__(cls)
+        batch.num_row_layers = num_layers
+        batch.block_size, batch.device, batch.check, batch.first_alone = block_size, device, check, False
+        batch.first_rows = list(range(len(positions) + 1))
+        batch.tables_array, batch.token_ids_array, batch.positions_array = tables, token_ids, positions
+        blocks = tables[np.arange(len(positions)), positions // block_size]
+        batch.slots_array = blocks.astype(np.int64) * block_size + positions % block_size
+        batch._key_ranges, batch._attention_items = {}, {}
+        return batch
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """Return the spans."""
+        if self.num_row_layers is None:
+            return self._spans
+        lines = zip(self.token_ids_array.tolist(), self.positions_array.tolist(), self.tables_array, strict=True)
+        return tuple([Span([token], start, table.tolist(), self.num_row_layers) for token, start, table in lines])
 
     @cached_property
     def token_ids(self) -> torch.Tensor:
@@ -227,7 +261,7 @@ class Batch:
 
     @cached_property
     def is_adapted(self) -> bool:
-        return [span.adapter for span in self.spans].count(None) < len(self.spans)
+        return self.num_row_layers is None and [span.adapter for span in self.spans].count(None) < len(self.spans)
 
     @cached_property
     def lengths_array(self) -> np.ndarray:
@@ -244,19 +278,30 @@ class Batch:
     def num_rows(self) -> int:
         return int(self.first_rows[-1])
 
+    @property
+    def num_spans(self) -> int:
+        return len(self.first_rows) - 1
+
     def num_rows_at(self, layer: int) -> int:
         """Return the number of rows that still need layer `layer`."""
+        if self.num_row_layers is not None:
+            return self.num_rows if self.num_row_layers > layer else 0
         if self.spans[-1].num_layers > layer:
             return self.num_rows
         return int(self.first_rows[sum([span.num_layers > layer for span in self.spans])])
 
     def needs_output_of(self, layer: int) -> bool:
         """Return whether any row needs the output of layer `layer`."""
+        if self.num_row_layers is not None:
+            return self.num_row_layers > layer
         return any(span.num_layers > layer + (not span.needs_output) for span in self.spans)
 
     @cached_property
     def tiles_array(self) -> np.ndarray:
         """Return (span, first row, rows) for each tile, at most TILE_ROWS rows each, in row order: [tile, 3] int32."""
+        if self.num_row_layers is not None:
+            rows = np.arange(self.num_rows, dtype=np.int32)
+            return np.stack([rows, rows, np.ones_like(rows)], 1)
         tiles = []
         for i, span in enumerate(self.spans):
             for offset in range(0, span.num_rows, TILE_ROWS):

@@ -99,7 +99,7 @@ class Packing:
 
     @cached_property
     def _cross_tables(self) -> np.ndarray:
-        num_keys = [span.num_cross_keys for span in self.batch.spans]
+        num_keys = [span.num_cross_keys for span in self.batch.spans] if self.batch.num_row_layers is None else []
         return self.batch.cross_key_range.tables_array if any(num_keys) else np.zeros((0, 0), np.int32)
 
     def write(self, out: np.ndarray) -> np.ndarray:
@@ -109,7 +109,7 @@ class Packing:
         """
         arrays = views(out, self.shape)
         batch, tables, cross = self.batch, self.batch.tables_array, self._cross_tables
-        num_rows, num_spans, tail = batch.num_rows, len(batch.spans), arrays["tail"]
+        num_rows, num_spans, tail = batch.num_rows, batch.num_spans, arrays["tail"]
         for name, fill in (("token_ids", 0), ("positions", 0), ("rotary_rows", 0), ("slots", -1)):
             arrays[name][num_rows:] = fill
         arrays["row_slots"][:] = -1
@@ -125,9 +125,10 @@ class Packing:
         arrays["row_counts"][:num_spans] = np.diff(batch.first_rows)
         arrays["first_rows"][:] = np.arange(self.shape.spans)
         arrays["first_rows"][:num_spans] = batch.first_rows[:-1]
-        arrays["state_reads"][num_spans:], arrays["state_writes"][num_spans:] = -1, 0
-        arrays["state_reads"][:num_spans] = [-1 if span.start == 0 else span.states[0] for span in batch.spans]
-        arrays["state_writes"][:num_spans] = [span.states[1] for span in batch.spans]
+        arrays["state_reads"][:], arrays["state_writes"][:] = -1, 0
+        if batch.num_row_layers is None:  # the rows of `Batch.of_rows` have no states
+            arrays["state_reads"][:num_spans] = [-1 if span.start == 0 else span.states[0] for span in batch.spans]
+            arrays["state_writes"][:num_spans] = [span.states[1] for span in batch.spans]
         tail[: tables.size] = tables.ravel()
         end = tables.size
         arrays["cross_lengths"][:] = 0

@@ -145,7 +145,7 @@ def frequencies(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtyp
 
 def rotary_rows(batch: Batch) -> np.ndarray:
     """Return the row of `Rope`'s tables for each row of a batch: [T] int64."""
-    starts = np.array([span.rotary_start for span in batch.spans])
+    starts = np.array([span.rotary_start for span in batch.spans] if batch.num_row_layers is None else [])
     rows: np.ndarray = batch.positions_array + starts[batch.owners] if starts.any() else batch.positions_array
     return rows
 

@@ -14,6 +14,7 @@ from lightwell.server.engine.messages.outputs import FinishReason, PromptLogprob
 from lightwell.server.engine.messages.request import EngineRequest
 from lightwell.server.engine.scheduling.schedule import Schedule
 from lightwell.server.engine.scheduling.scheduler import Scheduler
+from lightwell.server.engine.scheduling.steady_rows import SteadyRows
 from lightwell.server.engine.sequence import Sequence, SequenceStatus
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,9 @@ class ActiveRequests(dict[int, ActiveRequest]):
         self._scheduler = scheduler
         self._model = model
         self._stacks = stacks_of(model.config)
+        self._rows: SteadyRows | None = None
+        self._captures: dict[int, RequestCaptures] = {}
+        """The captures of the latest step, which are those of the next one if that has the same rows."""
 
     def begin(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
         """Queue a request and allocate memory for its captures.
@@ -119,16 +123,21 @@ class ActiveRequests(dict[int, ActiveRequest]):
 
         now: CLOCK_MONOTONIC seconds.
         """
+        if schedule.rows is not None and schedule.rows is self._rows:
+            return self._captures
         captures: dict[int, RequestCaptures] = {}
         for seq in schedule.sequences:
             active = self[seq.uid]
             captures[seq.uid] = active.captures
             if active.timing.scheduled is None:
                 active.timing = replace(active.timing, scheduled=now)
+        self._rows, self._captures = schedule.rows, captures
         return captures
 
     def plain_tokens(self, schedule: Schedule, result: StepResult) -> tuple[dict[int, int], list[Sequence]]:
         """Return the tokens of a step that come with nothing else, by uid, and the step's other active requests."""
+        if schedule.is_steady:
+            return {uid: tokens[0] for uid, tokens in result.tokens.items()}, []
         tokens: dict[int, int] = {}
         others: list[Sequence] = []
         of, special = result.tokens, {*result.logprobs, *result.rows, *result.failures}

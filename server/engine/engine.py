@@ -42,7 +42,8 @@ from lightwell.server.engine.messages.request import EngineRequest
 from lightwell.server.engine.scheduling.block_manager import BlockManager
 from lightwell.server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
 from lightwell.server.engine.scheduling.schedule import Schedule
-from lightwell.server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from lightwell.server.engine.scheduling.scheduler import Scheduler
+from lightwell.server.engine.scheduling.scheduler_config import SchedulerConfig
 from lightwell.server.engine.scheduling.speculation import FIXED, Speculation
 from lightwell.server.engine.scheduling.step_budgets import QUIET_SECONDS, StepBudgets
 from lightwell.server.engine.sequence import Sequence
@@ -86,7 +87,7 @@ class Engine:
         self._block_bytes = ranks * KVCache.bytes_per_block(model.cache_config, cache.block_size, model.dtype)
         self._state_bytes = ranks * model.cache_config.state_bytes(model.dtype.itemsize) // 2
         self._budgets = StepBudgets(config.max_capture_tokens, limits, speculation)
-        self._ahead = RunAhead(self._plan)
+        self._ahead = RunAhead(self._plan, self._scheduler.leave_rows)
         self._committed = 0.0
         """CLOCK_MONOTONIC seconds at which the last step was committed."""
         self._can_cancel = on_cpu  # `server.engine.execution.step_cancellation` gives the reason
@@ -305,11 +306,13 @@ class Engine:
         schedule, now = step.schedule, time.monotonic()
         began, self._committed = max(step.began, self._committed), now
         self._must_complete = False
+        if result.failures:
+            self._scheduler.leave_rows()
         failures = {uid: each for uid, each in result.failures.items() if uid in self._active}  # else aborted since
         short = {uid: failure for uid, failure in failures.items() if failure.reason == "memory"}
         ends = [(uid, failure) for uid, failure in failures.items() if uid not in short]
         outputs = [self._active.end(uid, failure.reason, failure.message) for uid, failure in ends]
-        if step.is_advanced:
+        if step.is_advanced and short:
             schedule.of(short).retreat()
         settle = self._scheduler.settle if step.is_advanced else self._scheduler.commit
         settle(schedule.without(short), result.tokens)

@@ -119,6 +119,8 @@ class Sequence:
     """Whether the host must see its logits: a device applies no grammar, and reports few alternatives."""
     edits_logits: bool = field(init=False, default=False)
     """Whether sampling parameters may change its logits."""
+    is_plain: bool = field(init=False)
+    """True for a text without captures, interventions, a grammar, an adapter, an encoder or edits of its logits."""
     first_forced: list[int] = field(init=False, default_factory=list)
     """Tokens that the grammar forced before the first chosen one, until they are sent."""
     repetitions: Repetitions | None = field(init=False, default=None)
@@ -178,6 +180,10 @@ class Sequence:
         self.max_num_computed_tokens = self.num_prompt_tokens + max(0, max_tokens - 1)
         self.is_background = request.is_background
         self.only_captures = task.is_inspection
+        special = self.chooses_on_host or self.edits_logits or self._notes_each_token or self.adapter is not None
+        self.is_plain = self.sampling_params is not None and not (
+            special or self.is_changed or self.is_background or stacks.encoder
+        )
         self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
 
     @property

@@ -110,7 +110,7 @@ class StepGraphs:
         num_rows, last = batch.num_rows, self._model.config.num_layers - 1
         if num_patterns > len(self.patterns) or batch.num_rows_at(last) != num_rows or not batch.needs_output_of(last):
             return None
-        if num_rows == len(batch.spans) <= self.rows[-1] and list(sampled) == list(range(num_rows)):
+        if num_rows == batch.num_spans <= self.rows[-1] and list(sampled) == list(range(num_rows)):
             return Packing(batch, _decode_shape(self.padded(num_rows)), rooms)
         least = BatchShape.of(batch)
         fitting = (shape for shape in self.mixed if shape.holds(least))

@@ -15,6 +15,7 @@ from lightwell.model.kv_cache import KVCache
 from lightwell.model.layers.lora import AdaptedRows
 from lightwell.model.network.transformer import Transformer
 from lightwell.model.sampling.logprobs import prompt_logprobs
+from lightwell.model.sampling.sampler import SamplerRow
 from lightwell.server.engine.captures.attention_sink import AttentionSink
 from lightwell.server.engine.captures.point_sinks import EmbeddingSink
 from lightwell.server.engine.captures.request_captures import NOTHING, RequestCaptures
@@ -22,10 +23,11 @@ from lightwell.server.engine.captures.window import Window
 from lightwell.server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
 from lightwell.server.engine.execution.started_step import StartedStep, seconds_of
 from lightwell.server.engine.execution.step_result import StepResult
-from lightwell.server.engine.execution.token_choice import Placed, TokenChoice, not_finite, sampler_rows
+from lightwell.server.engine.execution.token_choice import Placed, TokenChoice, not_finite
 from lightwell.server.engine.messages.outputs import TokenLogprobs
 from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK
 from lightwell.server.engine.scheduling.schedule import Schedule
+from lightwell.server.engine.scheduling.steady_rows import SteadyRows
 from lightwell.server.engine.sequence import Chunk, Sequence
 
 _LOGIT_ROWS = 256
@@ -82,13 +84,17 @@ class ModelRunner:
         if schedule.encodes:
             self._encode(schedule.encodes, step)
         if schedule.chunks:
-            batch, placed = self._place(schedule.chunks, check, {} if after is None else after.places)
-            capturing = [at for at in placed if captures[at.chunk.sequence.uid] is not NOTHING]
+            last_tokens, rows = {} if after is None else after.places, schedule.rows
+            if rows is not None and rows.is_live:
+                batch, placed = self._place_rows(rows, schedule.chunks, check, last_tokens)
+            else:
+                batch, placed = self._place(schedule.chunks, check, last_tokens)
+            is_steady = schedule.is_steady  # then nobody captures, and all choose
+            capturing = [] if is_steady else [at for at in placed if captures[at.chunk.sequence.uid] is not NOTHING]
             step.hooks, step.row_sinks = self._hooks(capturing, captures) if capturing else (None, {})
-            step.sampling = [at for at in placed if at.chunk.needs_sample]
+            step.sampling = placed if is_steady else [at for at in placed if at.chunk.needs_sample]
             step.passed = self._start(batch, step.hooks, step.sampling, captures)
-            waiting = [chunk for chunk in schedule.chunks if chunk.sequence.awaits_token]
-            if step.passed is None and waiting:
+            if step.passed is None and batch.token_ids_array.min() < 0:
                 raise ValueError("a step that the device does not serve needs to know the tokens of the one before")
             hidden = self.model.forward(batch, self.cache, step.hooks) if step.passed is None else step.passed.hidden
             self._read(capturing, hidden, step)
@@ -188,6 +194,21 @@ class ModelRunner:
         batch = Batch(spans, self.cache.block_size, self.model.device, check)
         return batch, [Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
 
+    def _place_rows(
+        self, rows: SteadyRows, chunks: ReadOnlySequence[Chunk], check: Check, places: Mapping[int, int]
+    ) -> tuple[Batch, list[Placed]]:
+        """Return the same for steady rows."""
+        if places:
+            ids = [
+                -1 - places[uid] if uid in places else seq.token_ids[-1]
+                for uid, seq in zip(rows.uids, rows.sequences, strict=True)
+            ]
+        else:
+            ids = [seq.token_ids[-1] for seq in rows.sequences]
+        size, depth = self.cache.block_size, self.model.config.num_layers
+        batch = Batch.of_rows(np.array(ids), rows.starts, rows.tables, depth, size, self.model.device, check)
+        return batch, [Placed(chunk, i, i) for i, chunk in enumerate(chunks)]
+
     def _hooks(
         self, capturing: ReadOnlySequence[Placed], captures: Mapping[int, RequestCaptures]
     ) -> tuple[Hooks | None, dict[int, list[AttentionSink]]]:
@@ -270,8 +291,14 @@ class ModelRunner:
         if not [seq for seq in sequences if seq.chooses_on_host or captures[seq.uid].patches]:
             # The sequence is the owner, not its uid: a request that begins again has the same uid but other tokens.
             rows = [
-                SampledRow(at.first_row + at.chunk.num_tokens - 1, seq, sampler_rows(at.chunk)[0], seq.edits_logits)
+                SampledRow(
+                    at.first_row + at.chunk.num_tokens - 1,
+                    seq,
+                    SamplerRow(params, at.chunk.start + at.chunk.num_tokens, seq.token_ids, seq.num_prompt_tokens),
+                    seq.edits_logits,
+                )
                 for at, seq in zip(sampling, sequences, strict=True)
+                if (params := seq.sampling_params) is not None  # always
             ]
         return self._on_device.run(batch, hooks, rows)
 

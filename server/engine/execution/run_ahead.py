@@ -31,9 +31,9 @@ class Step:
 class RunAhead:
     """The step that runs, and the one that was started after it."""
 
-    def __init__(self, plan: Callable[[], Step | None]) -> None:
-        """plan: returns the next step, or None if nothing is left to do."""
-        self._plan = plan
+    def __init__(self, plan: Callable[[], Step | None], leave_rows: Callable[[], None]) -> None:
+        """plan: returns the next step, or None if nothing is left to do. leave_rows: as in `Scheduler`."""
+        self._plan, self._leave_rows = plan, leave_rows
         self._next: Step | None = None
 
     @property
@@ -58,6 +58,7 @@ class RunAhead:
             return step.started.finish()
         except BaseException:
             self._drop_next()
+            self._leave_rows()
             if step.is_advanced:
                 step.schedule.retreat()
                 step.is_advanced = False
@@ -99,6 +100,8 @@ def _may_begin(step: Step, running: StartedStep, runner: ModelRunner) -> bool:
     if step.schedule.encodes:
         return False
     places = running.places
+    if step.schedule.is_steady:
+        return bool(places) or not running.sampling
     for seq in step.schedule.sequences:
         if seq.adapter is not None or seq.chooses_on_host or (seq.awaits_token and seq.uid not in places):
             return False

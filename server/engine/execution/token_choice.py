@@ -144,7 +144,7 @@ def sampler_rows(chunk: Chunk) -> list[SamplerRow]:
     params = seq.sampling_params
     assert params is not None
     if seq.grammar is None and not chunk.drafts:
-        return [SamplerRow(params, len(seq.token_ids), seq.token_ids, seq.num_prompt_tokens)]
+        return [SamplerRow(params, chunk.start + chunk.num_tokens, seq.token_ids, seq.num_prompt_tokens)]
     grammars = [seq.grammar, *[draft.grammar for draft in chunk.drafts]]
     following = [draft.token_id for draft in chunk.drafts]
     return [

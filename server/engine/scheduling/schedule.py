@@ -5,6 +5,7 @@ from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field, replace
 
 from lightwell.server.engine.scheduling.capture_budget import StepWork
+from lightwell.server.engine.scheduling.steady_rows import SteadyRows
 from lightwell.server.engine.sequence import NO_STATES, UNKNOWN, Chunk, Sequence, SequenceStatus
 
 
@@ -25,6 +26,13 @@ class Schedule:
     """Pairs (source, target) of blocks to copy before the step, in this order."""
     is_background: bool = False
     """True for a step with rows of batches only."""
+    rows: SteadyRows | None = None
+    """The rows of the chunks, if all of these were steady when the step was scheduled."""
+
+    @property
+    def is_steady(self) -> bool:
+        """Return whether the chunks are still steady rows."""
+        return self.rows is not None and self.rows.is_live
 
     @property
     def work(self) -> StepWork:
@@ -56,6 +64,8 @@ class Schedule:
     @property
     def sequences(self) -> list[Sequence]:
         """Return each sequence that has work in this step, once."""
+        if self.rows is not None:
+            return self.rows.sequences
         if not self.encodes:  # a sequence has one chunk at most
             return [chunk.sequence for chunk in self.chunks]
         found = {chunk.sequence.uid: chunk.sequence for chunk in self.chunks}
@@ -63,8 +73,10 @@ class Schedule:
 
     def of(self, uids: Collection[int]) -> "Schedule":
         """Return the work of these sequences; `num_tokens` is still the whole step's."""
+        if self.rows is not None:
+            self.rows.leave()
         chunks = [chunk for chunk in self.chunks if chunk.sequence.uid in uids]
-        return replace(self, chunks=chunks, encodes=[seq for seq in self.encodes if seq.uid in uids])
+        return replace(self, rows=None, chunks=chunks, encodes=[seq for seq in self.encodes if seq.uid in uids])
 
     def without(self, uids: Collection[int]) -> "Schedule":
         """Return the work of the other sequences."""
@@ -74,6 +86,9 @@ class Schedule:
         """Count the step's positions as computed when it begins, so that the next step can be scheduled: each sequence
         that samples gets an unknown token, which the end of the step replaces.
         """
+        if self.rows is not None and self.rows.is_live:
+            self.rows.advance()
+            return
         for seq in self.encodes:
             seq.encoder_is_computed = seq.encoder_is_captured = True
         for chunk in self.chunks:
@@ -91,6 +106,8 @@ class Schedule:
 
     def retreat(self) -> None:
         """Undo `advance` for a step without a result. Nothing may have been scheduled after it."""
+        if self.rows is not None:
+            self.rows.leave()
         for chunk in self.chunks:
             seq = chunk.sequence
             if seq.status is SequenceStatus.RUNNING:

@@ -39,48 +39,13 @@ from lightwell.server.engine.scheduling.deadlines import Deadlines
 from lightwell.server.engine.scheduling.fair_queue import FairQueue, RoundRobin
 from lightwell.server.engine.scheduling.prompt_budget import PromptBound
 from lightwell.server.engine.scheduling.schedule import Schedule, StepPlan
+from lightwell.server.engine.scheduling.scheduler_config import SchedulerConfig
 from lightwell.server.engine.scheduling.speculation import Speculation
+from lightwell.server.engine.scheduling.steady_rows import LEAST_ROWS, SteadyRows, are_steady
 from lightwell.server.engine.sequence import Chunk, Draft, Sequence, SequenceStatus
 
 _LOOKAHEAD = 128
 """Most waiting sequences that one step considers; those behind them could not be admitted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """Limits of a step.
-
-    Raises ValueError when a limit is below 1, or the token budget cannot give each sequence its token.
-    """
-
-    max_num_seqs: int = 64
-    """Most running sequences."""
-    max_num_batched_tokens: int = 2048
-    """Token budget of a step."""
-    max_capture_tokens: int | None = None
-    """Most tokens of that budget for inspection requests while text is generated; None means no limit."""
-    enable_prefix_caching: bool = True
-    takes_forced: bool = True
-    """Whether the tokens that a grammar forces need no step each."""
-    rotary_switch: int | None = None
-    """Longest text, in tokens, with the rotary tables of short texts; also the first row of the tables of longer ones.
-    None means one table for all texts.
-    """
-
-    def rotary_start(self, num_tokens: int) -> int:
-        """Return the row of the rotary tables for position 0 of a text with this number of tokens."""
-        return 0 if self.rotary_switch is None or num_tokens <= self.rotary_switch else self.rotary_switch
-
-    def __post_init__(self) -> None:
-        if self.max_capture_tokens is not None and self.max_capture_tokens < 1:
-            raise ValueError(f"max_capture_tokens is {self.max_capture_tokens}; at least 1 is needed")
-        if self.max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs is {self.max_num_seqs}; at least 1 is needed")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens is {self.max_num_batched_tokens}; it must be at least max_num_seqs "
-                f"({self.max_num_seqs}), so that every running sequence gets a token in every step"
-            )
 
 
 @dataclass(slots=True)
@@ -111,6 +76,7 @@ class Scheduler:
         self._background = _Queues()
         self._round_robin = RoundRobin()
         self._deadlines = Deadlines()
+        self._rows: SteadyRows | None = None
 
     @property
     def num_running(self) -> int:
@@ -133,6 +99,7 @@ class Scheduler:
     @property
     def sequences(self) -> list[Sequence]:
         """Return every unfinished sequence: running, then waiting, each in order of rank; then those of batches."""
+        self.leave_rows()
         return [seq for each in (self._requests, self._background) for seq in (*each.running, *each.waiting)]
 
     def get(self, uid: int) -> Sequence | None:
@@ -189,6 +156,7 @@ class Scheduler:
         """Remove `seq` from its queue and free its blocks. A finished sequence keeps its first reason."""
         if seq.status is SequenceStatus.FINISHED:
             return
+        self.leave_rows()
         queues = self._queues_of(seq)
         queues.running.discard(seq)
         queues.waiting.discard(seq)
@@ -212,6 +180,10 @@ class Scheduler:
         prompt_tokens: returns the most tokens next to the decodes; None is no such bound.
         background_tokens: most tokens of a step of rows of batches, at least 1; None is `max_num_batched_tokens`.
         """
+        rows = self._steady_rows()
+        if rows is not None:
+            chunks = rows.chunks()
+            return Schedule(chunks, len(chunks), has_text=True, num_decodes=len(chunks), rows=rows)
         is_background, most = not self._requests.has_work, self.config.max_num_batched_tokens
         queues = self._background if is_background else self._requests
         if is_background and background_tokens is not None:
@@ -264,6 +236,10 @@ class Scheduler:
         """Account for the result of a step that was advanced at its begin: the rest of `commit`. Meanwhile the next
         step may have been scheduled, but not advanced.
         """
+        if schedule.rows is not None and schedule.rows.is_live:
+            if len(new_tokens) == len(schedule.chunks):
+                return self._settle_rows(schedule.rows, new_tokens)
+            self.leave_rows()
         ended = [seq for seq in schedule.encodes if not seq.token_ids and seq.status is SequenceStatus.RUNNING]
         for seq in ended:
             self.finish(seq)
@@ -293,6 +269,41 @@ class Scheduler:
                 ended.append(seq)
         return ended
 
+    def _steady_rows(self) -> SteadyRows | None:
+        """Return the rows of the next step if all running sequences are steady and none waits, else None."""
+        running = self._requests.running
+        may_be = len(running) >= LEAST_ROWS and not len(self._requests.waiting)
+        if self._rows is not None and not self._rows.is_live:
+            self._rows = None
+        may_be &= self.config.rotary_switch is None and not self._speculation.may_draft(len(running))
+        if self._rows is None and may_be:
+            sequences = list(running)
+            if are_steady(sequences):
+                self._rows = SteadyRows(sequences, self.block_manager.block_size)
+        if self._rows is not None and not (may_be and self._rows.grow(self.block_manager)):
+            self.leave_rows()
+        return self._rows
+
+    def leave_rows(self) -> None:
+        """Give steady rows their numbers back: work for one of them alone follows."""
+        if self._rows is not None:
+            self._rows.leave()
+            self._rows = None
+
+    def _settle_rows(self, rows: SteadyRows, new_tokens: Mapping[int, ReadOnlySequence[int]]) -> list[Sequence]:
+        """Account for the tokens of steady rows, as `settle` does."""
+        ended = rows.take([new_tokens[uid][0] for uid in rows.uids])
+        if ended:
+            self.leave_rows()
+        for i in sorted({*ended, *rows.filled()}):
+            seq = rows.sequences[i]
+            seq.num_computed_tokens = int(rows.starts[i])
+            if self.config.enable_prefix_caching:
+                self.block_manager.publish(seq)
+            if i in ended:
+                self.finish(seq, seq.completion() or "length")
+        return [rows.sequences[i] for i in ended]
+
     def check_integrity(self) -> None:
         """Check the queues, and the blocks against them. Raises AssertionError with the facts."""
         self.block_manager.check_integrity(self.sequences)
@@ -318,7 +329,7 @@ class Scheduler:
         block_size = self.block_manager.block_size
         num_texts = len(queues.running)
         room = max(0, most - num_texts)
-        switch, drafting = self.config.rotary_switch, self._speculation.mode != "off"
+        switch, drafting = self.config.rotary_switch, self._speculation.may_draft(num_texts)
         drafts: tuple[Draft, ...] = ()
         for seq in list(queues.running):
             if seq.status is not SequenceStatus.RUNNING or len(chunks) >= most:
@@ -378,6 +389,7 @@ class Scheduler:
         return True
 
     def _preempt(self, seq: Sequence) -> None:
+        self.leave_rows()
         queues = self._queues_of(seq)
         queues.running.discard(seq)
         self.block_manager.free(seq)

@@ -39,6 +39,12 @@ class Speculation:
         self._seconds, self._rows = 0.0, 0.0
         """Recent seconds of additional rows, and their number."""
 
+    def may_draft(self, num_texts: int) -> bool:
+        """Return whether a step with `num_texts` texts may have drafts."""
+        if self.mode == "auto":
+            return num_texts in self._decode_seconds or self._least_value(num_texts) <= 1
+        return self.mode != "off"
+
     def drafts(self, seq: Sequence, room: int, num_texts: int) -> tuple[Draft, ...]:
         """Return the drafts of a text, at most `room`, in a step with `num_texts` texts. The grammar allows them, and
         none of them ends the text.
@@ -70,8 +76,6 @@ class Speculation:
             found, seq.predicted = seq.predicted, []
             return found
         if seq.repetitions is None:
-            if self.mode == "auto" and num_texts not in self._decode_seconds and self._least_value(num_texts) > 1:
-                return []  # an index of a long text takes time
             seq.repetitions = Repetitions(seq.token_ids[: seq.num_prompt_tokens], seq.prediction)
         seq.repetitions.take(seq.token_ids)
         count = FIXED if self.mode == "ngram" else self._count(seq.repetitions.accuracy, num_texts)

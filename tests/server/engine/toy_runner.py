@@ -22,7 +22,8 @@ from lightwell.server.engine.messages.request import (
 from lightwell.server.engine.messages.sampling_params import SamplingParams
 from lightwell.server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
 from lightwell.server.engine.scheduling.schedule import Schedule
-from lightwell.server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from lightwell.server.engine.scheduling.scheduler import Scheduler
+from lightwell.server.engine.scheduling.scheduler_config import SchedulerConfig
 from lightwell.server.engine.scheduling.speculation import Speculation
 from lightwell.server.engine.sequence import Chunk, Sequence
 

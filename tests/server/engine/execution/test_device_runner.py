@@ -4,6 +4,7 @@ Without a GPU Triton interprets the kernels, and the functions of a graph are ca
 """
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,7 +16,7 @@ import torch
 
 from lightwell.model.batch import Batch, Span
 from lightwell.model.checkpoint.registry import read_config
-from lightwell.model.kernels.choice import KernelConfig
+from lightwell.model.kernels.choice import KernelChoice, KernelConfig
 from lightwell.model.network.transformer import Transformer
 from lightwell.server.engine.engine import Engine
 from lightwell.server.engine.execution import cuda_graphs
@@ -29,6 +30,7 @@ from lightwell.server.engine.messages.request import (
     EngineRequest,
     Part,
 )
+from lightwell.server.engine.scheduling import scheduler
 from tests import tiny
 from tests.server.engine.driving import assert_near, build, generate, load, request, run
 from tests.support.interpreted_product import multiply_in_one_order
@@ -163,6 +165,22 @@ def test_patterns_are_those_of_plain_torch_where_nobody_needs_a_layer_s_output(n
         for kernels in ("triton", "torch")
     )
     assert_near(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kernels", ["triton", "auto"])
+def test_steady_rows_choose_the_same_tokens(
+    kernels: KernelChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(tiny.make("llama", tmp_path / "llama"), device=DEVICE, kernels=KernelConfig(kernels))
+    crowd = [
+        request(uid, [2 + uid, 3], generate(5 + 2 * uid, seed=uid, temperature=uid % 3 * 0.7, ignore_eos=True))
+        for uid in range(4)
+    ]
+    found = []
+    for least_rows in (2, sys.maxsize):
+        monkeypatch.setattr(scheduler, "LEAST_ROWS", least_rows)
+        found.append(run(build(model, num_blocks=40, block_size=4), crowd, arrivals=[0, 0, 1, 4]))
+    assert found[0] == found[1]
 
 
 def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
