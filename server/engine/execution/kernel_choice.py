@@ -1,6 +1,7 @@
 """Kernel choice: native, Triton or torch, before a network is built."""
 
 import logging
+from importlib.metadata import version
 
 import torch
 
@@ -11,6 +12,9 @@ from lightwell.model.kernels.products import WIDEN
 from lightwell.server.engine.config import EngineConfig
 
 logger = logging.getLogger(__name__)
+
+LEAST_TRITON = (3, 5)
+"""The oldest release of Triton that compiles our kernels for all GPUs."""
 
 
 def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> KernelConfig:
@@ -33,6 +37,11 @@ def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.devic
             f"--kernels triton: they run on cuda in float32, bfloat16 or float16, not on {device.type} in "
             f"{str(dtype).removeprefix('torch.')}; --kernels auto and torch are accepted"
         )
+    if device.type == "cuda" and kernels.uses_triton(dtype, device) and (found := _triton_version()) < LEAST_TRITON:
+        raise ModelLoadError(
+            f"Triton {'.'.join(map(str, found))} is installed; on a GPU {'.'.join(map(str, LEAST_TRITON))} and above "
+            "are accepted, which torch 2.9 and above bring, or any with --kernels torch"
+        )
     if kernels.uses_triton(dtype, device) and config.block_size % 16:
         raise ModelLoadError(
             f"--block-size {config.block_size}: on a GPU, a multiple of 16 is accepted, or any size with --kernels "
@@ -41,6 +50,10 @@ def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.devic
     if problem is not None and kernels.kernels == "auto" and device.type == "cpu":
         logger.warning("plain torch operations compute, which are slower: %s", problem)
     return kernels
+
+
+def _triton_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in version("triton").split(".")[:2])
 
 
 def kernels_in_use(

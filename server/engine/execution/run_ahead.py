@@ -4,6 +4,7 @@ The device then never waits for the host. The end of a sequence is noticed one s
 A step that runs an encoder, or captures more than patterns of the rows that chose its tokens, waits for the one before.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from lightwell.server.engine.execution.started_step import StartedStep
 from lightwell.server.engine.execution.step_result import StepResult
 from lightwell.server.engine.messages.outputs import raise_exit
 from lightwell.server.engine.scheduling.schedule import Schedule
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +38,7 @@ class RunAhead:
         """plan: returns the next step, or None if nothing is left to do. leave_rows: as in `Scheduler`."""
         self._plan, self._leave_rows = plan, leave_rows
         self._next: Step | None = None
+        self._has_warned = False
 
     @property
     def is_running(self) -> bool:
@@ -86,6 +90,9 @@ class RunAhead:
             step.started = runner.start(step.schedule, step.captures, lambda: None, running)
         except BaseException as error:
             raise_exit(error)
+            if not self._has_warned:  # a lasting cause would fill the log
+                logger.warning("a step could not start before the previous one ended; it runs later", exc_info=error)
+                self._has_warned = True
             return  # it will run later, and fail there if it must
         self._next = step
 

@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from lightwell.model.checkpoint.folder import ModelLoadError
 from lightwell.model.kernels import library
 from lightwell.model.kernels.cpus import DOT_LEVELS
 from lightwell.server.engine.config import EngineConfig
+from lightwell.server.engine.execution import kernel_choice, run_ahead
 from lightwell.server.engine.execution.kernel_choice import choose_kernels, kernels_in_use
 from tests.model.kernels.levels import at_level
 
@@ -61,3 +63,29 @@ def test_float32_is_never_said_to_use_dot_products_and_bfloat16_where_the_level_
 def test_rows_are_rounded_to_8_bits_by_our_kernels_alone() -> None:
     with pytest.raises(ModelLoadError, match=r"--activations int8: .*--activations dtype is accepted"):
         choose_kernels(config(kernels="torch", activations="int8"), torch.bfloat16, CPU)
+
+
+def test_a_triton_that_cannot_compile_our_kernels_for_all_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
+    monkeypatch.setattr(kernel_choice, "version", lambda name: "3.4.0")
+    with pytest.raises(ModelLoadError, match=r"Triton 3\.4 is installed; on a GPU 3\.5 and above .* torch 2\.9"):
+        choose_kernels(config(), torch.bfloat16, CUDA)
+    choose_kernels(config(kernels="torch"), torch.bfloat16, CUDA)
+    monkeypatch.setattr(kernel_choice, "version", lambda name: "3.10.0+git")
+    choose_kernels(config(), torch.bfloat16, CUDA)
+
+
+def test_a_step_that_cannot_start_early_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no room")
+
+    step = SimpleNamespace(schedule=SimpleNamespace(sequences=[1]), captures={})
+    monkeypatch.setattr(run_ahead, "_may_begin", lambda *_: True)
+    ahead = run_ahead.RunAhead(lambda: step)  # type: ignore[arg-type]
+    for _ in range(2):
+        ahead._start_next(SimpleNamespace(start=fail), None)  # type: ignore[arg-type]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "no room" in caplog.text
+    assert not ahead.is_running
