@@ -46,7 +46,8 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None, revision: st
         if path.suffix.lower() == _GGUF:
             return _of_gguf(path)
         raise ModelLoadError(
-            f"model {name_or_path!r} is a file; a GGUF file, or the folder that holds it and config.json is accepted"
+            f"model {name_or_path!r} is a file; a GGUF file, or the folder that contains it and config.json, is "
+            "accepted"
         )
     if name_or_path == FABLES:
         return PACKAGED
@@ -140,7 +141,7 @@ def resolve_config(name_or_path: str, gguf_file: str | None = None, revision: st
     try:
         return Path(huggingface_hub.hf_hub_download(name_or_path, "config.json", revision=revision))
     except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
-        raise _not_given(name_or_path, error, "a config.json or a folder that holds one") from error
+        raise _not_given(name_or_path, error, "a config.json or a folder that contains it") from error
 
 
 def smollm2_file() -> Path:
@@ -173,12 +174,16 @@ def _of_folder(folder: Path, gguf_file: str | None) -> Path:
         return _of_gguf(folder / str(gguf_file))
     if gguf_file is not None:
         held = ", ".join(files) or "none"
-        raise ModelLoadError(f"--gguf-file {gguf_file!r}: folder {str(folder)!r} holds no such file; it holds {held}")
+        raise ModelLoadError(
+            f"--gguf-file {gguf_file!r}: folder {str(folder)!r} does not contain this file; it contains {held}"
+        )
     if files:
         raise ModelLoadError(
-            f"model folder {str(folder)!r} holds several GGUF files; --gguf-file chooses one of {', '.join(files)}"
+            f"model folder {str(folder)!r} contains several GGUF files; select one with --gguf-file: {', '.join(files)}"
         )
-    raise ModelLoadError(f"model folder {str(folder)!r} holds no config.json and no GGUF file, so it is not a model's")
+    raise ModelLoadError(
+        f"model folder {str(folder)!r} contains no config.json and no GGUF file, so it is not a model folder"
+    )
 
 
 def _of_gguf(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
@@ -213,14 +218,14 @@ def _download(hub_id: str, gguf_file: str | None, revision: str | None) -> Path:
             held = [name for name in huggingface_hub.list_repo_files(hub_id, revision=revision) if name.endswith(_GGUF)]
             if len(held) > 1:
                 raise ModelLoadError(
-                    f"model {hub_id!r} holds several GGUF files; --gguf-file chooses one of {', '.join(held)}"
+                    f"model {hub_id!r} contains several GGUF files; select one with --gguf-file: {', '.join(held)}"
                 )
             folder = fetch(*held)
     except ModelLoadError:
         raise
     # OSError: connections, missing cache entries and full disks. ValueError: ids that the hub rejects.
     except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
-        raise _not_given(hub_id, error, "a folder that holds config.json, the weights and the tokenizer") from error
+        raise _not_given(hub_id, error, "a folder that contains config.json, the weights and the tokenizer") from error
     return folder
 
 

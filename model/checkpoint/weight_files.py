@@ -93,7 +93,7 @@ def _torch_entries(path: Path) -> dict[str, StoredTensor]:
     except Exception as error:
         raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it; only tensors are accepted") from error
     if not isinstance(state, dict) or not all(isinstance(name, str) and _is_plain(x) for name, x in state.items()):
-        raise ModelLoadError(f"{path}: a dict of dense tensors by name is expected, and it holds other values")
+        raise ModelLoadError(f"{path}: a dict of dense tensors by name is expected, but it contains other values")
     dtypes = {name: _TORCH_DTYPES.get(x.dtype, str(x.dtype)) for name, x in state.items()}
     return {
         name: _stored(x.shape, dtypes[name], partial(state.__getitem__, name), x.__getitem__)
@@ -169,7 +169,7 @@ class WeightFiles:
             if name is not None and not torch.equal(part("embed.weight", self._entries[name].read()).to(embed), embed):
                 raise ModelLoadError(
                     f"weights: {name} differs from the token table, to which config.json ties it; "
-                    "if the head is a matrix of its own, set tie_word_embeddings to false"
+                    "if the head is a separate matrix, set tie_word_embeddings to false"
                 )
 
     def _sources(self, name: str) -> list[StoredTensor]:
@@ -295,7 +295,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         if paths:
             return {name: entry for path in paths for name, entry in opener(path).items()}
     accepted = ", ".join(f"{single} or {single}.index.json" for single, _ in _FORMATS)
-    raise ModelLoadError(f"model folder {str(folder)!r} holds no weights; looked for {accepted}")
+    raise ModelLoadError(f"model folder {str(folder)!r} contains no weights; expected {accepted}")
 
 
 def _shards(index: Path) -> list[Path]:

@@ -400,7 +400,7 @@ class Settings:
         if self.max_look_tokens not in (None, self.max_capture_tokens or self.max_look_tokens):
             raise SettingsError(
                 f"--max-look-tokens {self.max_look_tokens}, the old name of --max-capture-tokens, contradicts "
-                f"{self.max_capture_tokens}; give one of them"
+                f"{self.max_capture_tokens}; set one of them"
             )
         drafts = "speculation", "off" if self.speculation != "draft" else "draft", "off"
         devices, quantize = ("devices", as_text(self.devices), "1"), ("quantize", self.quantize, "none")

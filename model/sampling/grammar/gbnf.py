@@ -143,7 +143,7 @@ class _Reader:
                 last = ord(characters[number + 2][0])
                 number += 2
             if last < first:
-                raise self.wrong(f"{text} holds a range from a later character to an earlier one")
+                raise self.wrong(f"{text} contains a range from a later character to an earlier one")
             ranges.append(f"\\x{{{first:x}}}-\\x{{{last:x}}}")
             number += 1
         return f"/[{'^' if negated else ''}{''.join(ranges)}]/"

@@ -213,7 +213,9 @@ class Writer:
                 raise GrammarError(path, f"all multipleOf of a schema are at most {MAX_MULTIPLE} together")
             return [(inner_schema({"type": "integer", "minimum": first, "maximum": last, "multipleOf": int(grain)}),)]
         if far:
-            raise GrammarError(path, f"a multipleOf that is no whole number takes bounds of at most {DIGITS} digits")
+            raise GrammarError(
+                path, f"with a multipleOf that is not a whole number, the bounds may have at most {DIGITS} digits"
+            )
         places = None if grain is None else len(str(grain.denominator)) - 1
         if grain is not None and (grain.numerator != 1 or grain.denominator != 10 ** (places or 0)):
             raise GrammarError(path, f"multipleOf takes whole numbers, and 0.1, 0.01 and so on, not {float(grain)}")

@@ -130,7 +130,7 @@ def measure(schema: object) -> None:
         steps, value = stack.pop()
         values += 1
         if values > MAX_VALUES:
-            raise GrammarError("", f"a schema holds at most {MAX_VALUES} values")
+            raise GrammarError("", f"a schema may have at most {MAX_VALUES} values")
         size += len(value) if isinstance(value, str) else 0
         if size > MAX_BYTES:  # json.dumps would take long
             break
@@ -200,11 +200,11 @@ def resolve(root: Place, place: Place) -> Place:
             name not in found if isinstance(found, dict) else not (isinstance(name, int) and name < len(found))
         )
         if missing:
-            raise GrammarError(path, f"{shown(reference)} points at nothing in this schema")
+            raise GrammarError(path, f"{shown(reference)} does not exist in this schema")
         found = found[name]
         steps.append(name)
         if isinstance(found, dict) and isinstance(found.get("$id"), str):
-            raise GrammarError(path, f"{shown(reference)} leads through an $id of its own, which is not supported")
+            raise GrammarError(path, f"{shown(reference)} uses a separate $id, which is not supported")
     return root.child(*steps)
 
 

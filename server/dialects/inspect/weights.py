@@ -456,8 +456,8 @@ def _check_composition(body: CircuitsRequest, part: str, num_heads: int) -> None
         )
     if num_heads > MAX_COMPOSED_HEADS:
         raise BadRequest(
-            f"compose: {num_heads} heads are over the {MAX_COMPOSED_HEADS} that are accepted at once; choose layers "
-            "and heads.",
+            f"compose: {num_heads} heads are more than {MAX_COMPOSED_HEADS}, the largest accepted number; select "
+            "layers and heads.",
             param="compose",
         )
 

@@ -190,20 +190,20 @@ def test_without_a_name_the_model_that_answers_is_served_where_it_is_installed(
 def test_a_folder_of_several_gguf_files_asks_which(tmp_path: Path) -> None:
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_bytes(b"no weights")
-    with pytest.raises(ModelLoadError, match=r"--gguf-file chooses one of a.gguf, b.gguf"):
+    with pytest.raises(ModelLoadError, match=r"select one with --gguf-file: a.gguf, b.gguf"):
         resolve(str(tmp_path))
     with pytest.raises(ModelLoadError, match=r"b.gguf: the file begins with"):
         resolve(str(tmp_path), "b.gguf")
-    with pytest.raises(ModelLoadError, match=r"'c.gguf'.*it holds a.gguf, b.gguf"):
+    with pytest.raises(ModelLoadError, match=r"'c.gguf'.*it contains a.gguf, b.gguf"):
         resolve(str(tmp_path), "c.gguf")
 
 
 def test_a_name_that_leads_nowhere_is_named_in_one_line(tmp_path: Path) -> None:
     for name, reason in (
         (str(tmp_path / "gone"), "no such folder"),
-        (str(tmp_path), "holds no config.json"),
+        (str(tmp_path), "contains no config.json"),
         (__file__, "is a file"),
-        ("", "no such folder|holds no config.json"),
+        ("", "no such folder|contains no config.json"),
         ("a/b/c", "no such folder"),
     ):
         with pytest.raises(ModelLoadError, match=reason) as caught:

@@ -82,7 +82,7 @@ def test_a_model_that_the_hub_does_not_give_is_named_with_the_reason(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     for read, needed in (
-        (resolve, "a folder that holds config.json, "),
+        (resolve, "a folder that contains config.json, "),
         (resolve_config, "a config.json or a folder "),
     ):
         with pytest.raises(ModelLoadError) as caught:

@@ -156,7 +156,7 @@ def test_a_torch_file_of_other_values_is_refused(llama: Path, held: object) -> N
 def test_a_folder_without_weights_says_what_was_looked_for(llama: Path) -> None:
     (llama / "model.safetensors").unlink()
     with pytest.raises(
-        ModelLoadError, match=r"holds no weights; looked for model\.safetensors or .*pytorch_model\.bin"
+        ModelLoadError, match=r"contains no weights; expected model\.safetensors or .*pytorch_model\.bin"
     ):
         load(llama)
 

@@ -254,7 +254,7 @@ def test_the_name_of_capture_tokens_warns_of_nothing_and_does_not_go_with_anothe
     settings = read("--max-capture-tokens", "48")
     assert settings.engine_config(Path("folder")).max_capture_tokens == 48
     assert deprecations(settings) == []
-    with pytest.raises(SettingsError, match=r"--max-look-tokens 32.*--max-capture-tokens.*48; give one"):
+    with pytest.raises(SettingsError, match=r"--max-look-tokens 32.*--max-capture-tokens.*48; set one"):
         read("--max-capture-tokens", "48", LIGHTWELL_MAX_LOOK_TOKENS="32")
 
 
