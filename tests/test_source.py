@@ -28,8 +28,8 @@ MAX_DOOR_LINES = 150
 SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
 
 POLICY = (
-    "scheduling.scheduler", "scheduling.schedule", "scheduling.deadlines", "scheduling.fair_queue",
-    "scheduling.block_contents", "scheduling.speculation", "repetitions",
+    "scheduling.scheduler", "scheduling.schedule", "scheduling.steady_rows", "scheduling.scheduler_config",
+    "scheduling.deadlines", "scheduling.fair_queue", "scheduling.block_contents", "scheduling.speculation", "repetitions",
     "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
     "messages.sampling_params", "messages.request", "messages.outputs", "messages.base_task", "grammar",
     "memory.memory_retry", "memory.process_memory", "memory.cgroups", "execution.step_cancellation",
@@ -69,10 +69,9 @@ def test_litserve_has_one_door() -> None:
 
 
 @pytest.mark.parametrize("name", POLICY)
-def test_policy_needs_no_library_and_its_messages_msgspec_alone(name: str) -> None:
+def test_policy_needs_two_libraries_and_no_torch(name: str) -> None:
     path = MODULES[f"server.engine.{name}"]
-    of_messages = {"msgspec"} if name.startswith("messages.") else set()
-    assert libraries(path) <= {*sys.stdlib_module_names, *of_messages}
+    assert libraries(path) <= {*sys.stdlib_module_names, "msgspec", "numpy"}
     plain = ("model.hooks.points", "model.sampling.grammar.thought_limit")
     assert all(libraries(MODULES[each]) <= set(sys.stdlib_module_names) for each in plain)
     allowed = {*plain, *(f"server.engine.{other}" for other in POLICY)}

@@ -88,7 +88,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         self._stacks = stacks_of(model.config)
         self._rows: SteadyRows | None = None
         self._captures: dict[int, RequestCaptures] = {}
-        """The captures of the latest step, which are those of the next one if that has the same rows."""
+        """The captures of the latest step, and of the next one if it has the same rows."""
 
     def begin(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
         """Queue a request and allocate memory for its captures.
@@ -102,7 +102,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         self._scheduler.add(seq)
         try:
             captures = RequestCaptures.of(seq, self._model)
-        except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
+        except (MemoryError, RuntimeError) as error:  # RuntimeError: from torch's allocator
             self._scheduler.finish(seq, "memory")
             raise NoCaptureMemory("no memory for its captures") from error
         except BaseException:

@@ -43,7 +43,7 @@ class BodyWriter:
         self._cycle = cycle
         self._loop = loop
         self._pieces: list[bytes] = []
-        """Pieces to be written in the next turn of the event loop: those of one step in one packet."""
+        """Pieces to be written in the next turn of the event loop; the pieces of one step make one packet."""
 
     @property
     def is_ready(self) -> bool:

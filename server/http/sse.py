@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
 _SHORT = 32
-"""Length of the texts whose JSON is not remembered: few tokens have so many characters."""
+"""The JSON of texts of this length or more is not cached: few tokens have as long a text."""
 _BREAKS = tuple((char.encode(), b"\\u%04x" % ord(char)) for char in "\u0085\u2028\u2029")
 
 

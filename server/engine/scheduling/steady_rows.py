@@ -1,4 +1,4 @@
-"""Steady rows: texts of which every step computes the newest token and nothing else, with their numbers as arrays.
+"""Steady rows: texts that need one row in every step, for their newest token, with their numbers as arrays.
 
 While all running sequences are such texts and none waits, a step needs a few operations on arrays in place of work for
 each sequence. Before anything else happens to one of them, their sequences get the numbers back (`leave`).
@@ -72,7 +72,7 @@ class SteadyRows:
         return sorted(ended.union(np.flatnonzero(self.starts + 1 >= self._most).tolist()))
 
     def filled(self) -> list[int]:
-        """Return the rows of which the step before has filled a block."""
+        """Return the rows with a block that the previous step filled."""
         found: list[int] = np.flatnonzero(self.starts % self._block_size == 0).tolist()
         return found
 
