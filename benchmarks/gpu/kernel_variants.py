@@ -14,6 +14,7 @@ from lightwell.model.kernels.cuda import (
     add_norm,
     attention_pieces,
     attention_shapes,
+    draw,
     experts,
     gate,
     grouped_matmul,
@@ -74,6 +75,7 @@ def variants() -> Iterator[Variant]:
         yield from _recurrences(float_type)
         yield _quantize_rows(float_type)
         yield from _row_max(float_type)
+        yield from _draw(float_type)
     for float_types, group, dim, block_size, what in ATTENTION:
         for float_type in float_types.split():
             yield from _attention(float_type, group, dim, block_size, what)
@@ -387,6 +389,21 @@ def _row_max(float_type: str) -> Iterator[Variant]:
         constants={"BLOCKS": 64},
         num_warps=1,
     )
+
+
+def _draw(float_type: str) -> Iterator[Variant]:
+    sizes = dict.fromkeys(("distance", "line", "V", "W"), "i32")
+    rows = dict.fromkeys(("best", "valid", "out"), "*i64")
+    scaled = {"x": f"*{float_type}", "lines": "*i64", "out": "*fp32"}
+    drawn = {"probabilities": "*fp32", "lines": "*i64", "logits": f"*{float_type}"} | rows
+    for kernel, types in ((draw.scale_kernel, scaled), (draw.draw_kernel, drawn)):
+        yield Variant(
+            kernel=kernel,
+            name=float_type,
+            types=types | sizes,
+            constants={"BLOCK": draw.BLOCK},
+            num_warps=draw.NUM_WARPS,
+        )
 
 
 def _join(float_type: str) -> Variant:
