@@ -14,7 +14,6 @@ from lightwell.model.kernels.cuda import (
     add_norm,
     attention_pieces,
     attention_shapes,
-    draw,
     experts,
     gate,
     grouped_matmul,
@@ -26,6 +25,7 @@ from lightwell.model.kernels.cuda import (
     rotate_and_store,
     row_max,
 )
+from lightwell.model.sampling import draw_kernels
 
 FLOAT_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -396,13 +396,13 @@ def _draw(float_type: str) -> Iterator[Variant]:
     rows = dict.fromkeys(("best", "valid", "out"), "*i64")
     scaled = {"x": f"*{float_type}", "lines": "*i64", "out": "*fp32"}
     drawn = {"probabilities": "*fp32", "lines": "*i64", "logits": f"*{float_type}"} | rows
-    for kernel, types in ((draw.scale_kernel, scaled), (draw.draw_kernel, drawn)):
+    for kernel, types in ((draw_kernels.scale_kernel, scaled), (draw_kernels.draw_kernel, drawn)):
         yield Variant(
             kernel=kernel,
             name=float_type,
             types=types | sizes,
-            constants={"BLOCK": draw.BLOCK},
-            num_warps=draw.NUM_WARPS,
+            constants={"BLOCK": draw_kernels.BLOCK},
+            num_warps=draw_kernels.NUM_WARPS,
         )
 
 

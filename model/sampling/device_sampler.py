@@ -82,7 +82,7 @@ class DeviceSampler:
 
     def _drawn_by_kernels(self, logits: Tensor, scores: Tensor, best: Tensor, valid: Tensor, packed: Tensor) -> Tensor:
         """Return the tokens and their logits [R, 2]: as `_drawn`, in three launches for each chunk."""
-        from lightwell.model.kernels.cuda.draw import drawn, scaled
+        from lightwell.model.sampling.draw_kernels import drawn, scaled
 
         lines = packed.view(-1, len(logits))
         parts = []

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
-from lightwell.model.kernels.cuda.draw import BLOCK, drawn, scaled
 from lightwell.model.kernels.cuda.row_max import row_max
 from lightwell.model.sampling.device_rows import pack, packed_size
+from lightwell.model.sampling.draw_kernels import BLOCK, drawn, scaled
 from lightwell.model.sampling.sampler import Sampler, SamplerRow
 from tests.model.kernels.cuda.card import DEVICE, each_dtype, fresh_draw
 from tests.model.sampling.rows import params
