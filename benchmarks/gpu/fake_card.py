@@ -190,7 +190,8 @@ def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object
 
     single = [span(1, 40, i) for i in range(32)]
     yield "decode 32 rows", decode, forward(single)
-    yield "decode, top-p", replace(decode, outside=100), forward(single, options={"temperature": 0.8, "top_p": 0.9})
+    drawing = replace(decode, outside=decode.outside + 2)
+    yield "decode, top-p", drawing, forward(single, options={"temperature": 0.8, "top_p": 0.9})
     edits = {"repetition_penalty": 1.1, "logprobs": 3}
     yield "decode, edited, logprobs", replace(decode, outside=100), forward(single, options=edits)
     more = Budget(decode.launches + 1, readbacks=2)

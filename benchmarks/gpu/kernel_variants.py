@@ -25,6 +25,7 @@ from lightwell.model.kernels.cuda import (
     rotate_and_store,
     row_max,
 )
+from lightwell.model.sampling import draw_kernels
 
 FLOAT_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -74,6 +75,7 @@ def variants() -> Iterator[Variant]:
         yield from _recurrences(float_type)
         yield _quantize_rows(float_type)
         yield from _row_max(float_type)
+        yield from _draw(float_type)
     for float_types, group, dim, block_size, what in ATTENTION:
         for float_type in float_types.split():
             yield from _attention(float_type, group, dim, block_size, what)
@@ -387,6 +389,21 @@ def _row_max(float_type: str) -> Iterator[Variant]:
         constants={"BLOCKS": 64},
         num_warps=1,
     )
+
+
+def _draw(float_type: str) -> Iterator[Variant]:
+    sizes = dict.fromkeys(("distance", "line", "V", "W"), "i32")
+    rows = dict.fromkeys(("best", "valid", "out"), "*i64")
+    scaled = {"x": f"*{float_type}", "lines": "*i64", "out": "*fp32"}
+    drawn = {"probabilities": "*fp32", "lines": "*i64", "logits": f"*{float_type}"} | rows
+    for kernel, types in ((draw_kernels.scale_kernel, scaled), (draw_kernels.draw_kernel, drawn)):
+        yield Variant(
+            kernel=kernel,
+            name=float_type,
+            types=types | sizes,
+            constants={"BLOCK": draw_kernels.BLOCK},
+            num_warps=draw_kernels.NUM_WARPS,
+        )
 
 
 def _join(float_type: str) -> Variant:

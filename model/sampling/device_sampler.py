@@ -24,6 +24,8 @@ from lightwell.model.sampling.row_search import BLOCK
 
 _CHUNK_ELEMENTS = 1 << 22
 """Logits processed at once: 16 MB in float32."""
+_CHUNKS_OF_KERNELS = 8
+"""Chunks that kernels draw from at once: they take 8 bytes for each logit, and no other memory."""
 
 
 class DeviceSampler:
@@ -55,12 +57,18 @@ class DeviceSampler:
                 f"logits have shape {tuple(logits.shape)} and packed rows {tuple(packed.shape)}; expected "
                 f"{(len(logits), self.vocab_size)} and {(packed_size(len(logits)),)}"
             )
-        best = chosen = _largest(logits)
-        ids = best[:, :1] if edited is None else _largest(edited)[:, :1]
-        if kind:
-            ids = self._drawn(kind, logits if edited is None else edited, ids, best[:, :1], PackedRows(packed))
-        if kind or edited is not None:
+        best = _largest(logits)
+        scores, found = (logits, best) if edited is None else (edited, _largest(edited))
+        ids = found[:, :1]
+        if kind and _has_kernels(logits):
+            chosen = self._drawn_by_kernels(logits, scores, found, best, packed)
+            ids = chosen[:, :1]
+        elif kind or edited is not None:
+            if kind:
+                ids = self._drawn(kind, scores, ids, best[:, :1], PackedRows(packed))
             chosen = torch.cat([ids, logits.gather(1, ids).double().view(torch.int64)], 1)
+        else:
+            chosen = best
         if logprobs is None:
             return chosen
         k = min(logprobs, self.vocab_size)
@@ -68,8 +76,20 @@ class DeviceSampler:
             [chosen, _joined([logprob_columns(logits[each], ids[each], k) for each in self._chunks(len(ids))])], 1
         )
 
-    def _chunks(self, num_rows: int) -> Iterator[slice]:
-        return (slice(start, start + self._rows_at_once) for start in range(0, num_rows, self._rows_at_once))
+    def _chunks(self, num_rows: int, size: int = 1) -> Iterator[slice]:
+        step = size * self._rows_at_once
+        return (slice(start, start + step) for start in range(0, num_rows, step))
+
+    def _drawn_by_kernels(self, logits: Tensor, scores: Tensor, best: Tensor, valid: Tensor, packed: Tensor) -> Tensor:
+        """Return the tokens and their logits [R, 2]: as `_drawn`, in three launches for each chunk."""
+        from lightwell.model.sampling.draw_kernels import drawn, scaled
+
+        lines = packed.view(-1, len(logits))
+        parts = []
+        for each in self._chunks(len(logits), _CHUNKS_OF_KERNELS):
+            probabilities = torch.softmax(scaled(scores[each], lines[:, each]), -1)
+            parts.append(drawn(probabilities, lines[:, each], logits[each], best[each], valid[each]))
+        return _joined(parts)
 
     def _drawn(self, kind: Kind, logits: Tensor, best: Tensor, valid: Tensor, rows: PackedRows) -> Tensor:
         """Return the drawn ids [R, 1]: `best` in greedy rows, and `valid` in rows without a distribution."""
@@ -83,11 +103,15 @@ class DeviceSampler:
         return torch.where(rows.uniform < 0, best, _joined(parts))
 
 
+def _has_kernels(logits: Tensor) -> bool:
+    return logits.is_cuda and logits.dtype != torch.float64
+
+
 def _largest(logits: Tensor) -> Tensor:
     """Return the id and the value, as float64 bits, of the largest of each row of logits [R, V]: [R, 2] int64. The id
     is the lowest among equals, and the first NaN's if there is one.
     """
-    if logits.is_cuda and logits.dtype != torch.float64:
+    if _has_kernels(logits):
         from lightwell.model.kernels.cuda.row_max import row_max  # a CPU has no need of Triton
 
         return row_max(logits)
