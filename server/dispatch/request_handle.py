@@ -34,7 +34,7 @@ def error_of(output: RequestOutput) -> ApiError | None:
 
 
 def adds_to_token(output: RequestOutput) -> bool:
-    """Return whether an output has nothing besides a token, log-probabilities and numbers of drafts."""
+    """Return whether an output has only a token, log-probabilities and numbers of drafts."""
     return (
         output.finish_reason is None
         and output.timing is None

@@ -88,7 +88,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         self._stacks = stacks_of(model.config)
         self._rows: SteadyRows | None = None
         self._captures: dict[int, RequestCaptures] = {}
-        """The captures of the latest step, which are those of the next one if that has the same rows."""
+        """The captures of the latest step. A next step with the same rows uses them again."""
 
     def begin(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
         """Queue a request and allocate memory for its captures.

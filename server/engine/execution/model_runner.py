@@ -89,7 +89,7 @@ class ModelRunner:
                 batch, placed = self._place_rows(rows, schedule.chunks, check, last_tokens)
             else:
                 batch, placed = self._place(schedule.chunks, check, last_tokens)
-            is_steady = schedule.is_steady  # then nobody captures, and all choose
+            is_steady = schedule.is_steady  # then no sequence captures, and all choose
             capturing = [] if is_steady else [at for at in placed if captures[at.chunk.sequence.uid] is not NOTHING]
             step.hooks, step.row_sinks = self._hooks(capturing, captures) if capturing else (None, {})
             step.sampling = placed if is_steady else [at for at in placed if at.chunk.needs_sample]
