@@ -10,7 +10,7 @@ import signal
 import hypothesis
 import pytest
 
-from tests.support import families, shared
+from tests.support import bytecode, families, shared
 from tests.support.durations import Durations, sort_longest_first
 
 # An example's duration depends on the machine: a busy one exceeds Hypothesis's 200 ms.
@@ -48,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run ends its servers
         config.pluginmanager.register(Durations(config.getoption("--record-durations")))
+        if config.getoption("numprocesses", None):
+            bytecode.write_once()
 
 
 def pytest_unconfigure() -> None:

@@ -134,7 +134,7 @@ def test_two_servers_do_not_share_a_folder_and_an_upload_may_be_larger_than_a_bo
 
 def test_a_drain_does_not_wait_for_batches_which_continue_after_the_restart(tmp_path: Path) -> None:
     with served(tmp_path) as server:
-        batch_id = begin(server, lines(1500))
+        batch_id = begin(server, lines(600))
         wait_for(lambda: server.get(f"/v1/batches/{batch_id}").json()["request_counts"]["completed"], "it runs")
         server.signal(signal.SIGTERM)
         assert server.wait_exit() == 0
@@ -142,4 +142,4 @@ def test_a_drain_does_not_wait_for_batches_which_continue_after_the_restart(tmp_
     assert json.loads(record.read_text())["status"] == "in_progress", "the drain waited for rows"
     with served(tmp_path) as server, client(server) as api:
         wait_for(lambda: api.batches.retrieve(batch_id).status == "completed", "the batch completes", 2 * PATIENCE)
-        assert answered(api, batch_id) == [f"line-{i}" for i in range(1500)]
+        assert answered(api, batch_id) == [f"line-{i}" for i in range(600)]

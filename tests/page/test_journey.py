@@ -229,6 +229,9 @@ NAMED = {
 """Titles that a stop shows, as patterns."""
 
 
+WIDE, PHONE = (1440, 900), (390, 844)
+
+
 def meets(one: dict[str, float], other: dict[str, float]) -> bool:
     """Return whether two boxes share more than a pixel."""
     return all(
@@ -237,8 +240,17 @@ def meets(one: dict[str, float], other: dict[str, float]) -> bool:
     )
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
-@pytest.mark.parametrize("variant", [None, "bert", "bart"])
+@pytest.mark.parametrize(
+    ("variant", "size"),
+    [
+        (None, WIDE),
+        (None, PHONE),
+        ("bert", WIDE),
+        ("bart", PHONE),  # the longest journey
+        pytest.param("bert", PHONE, marks=pytest.mark.nightly),
+        pytest.param("bart", WIDE, marks=pytest.mark.nightly),
+    ],
+)
 def test_at_every_stop_nothing_is_cut_and_the_subject_fills_half_of_the_picture(
     open_page: Page, server: Server, variant: str | None, size: tuple[int, int]
 ) -> None:

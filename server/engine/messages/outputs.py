@@ -250,7 +250,7 @@ class StepOutput:
 
     stats: EngineStats
     others: tuple[RequestOutput, ...] = ()
-    """All outputs but those of a token and nothing else."""
+    """All outputs with more than a token."""
     tokens: dict[int, int] = field(default_factory=dict)
     """The tokens of the requests, by uid, with a token and nothing else from this step."""
 

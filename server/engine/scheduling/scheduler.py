@@ -98,7 +98,7 @@ class Scheduler:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Return every unfinished sequence: running, then waiting, each in order of rank; then those of batches."""
+        """Return every unfinished sequence: running, then waiting, each in order of rank; batches are last."""
         self.leave_rows()
         return [seq for each in (self._requests, self._background) for seq in (*each.running, *each.waiting)]
 
@@ -285,7 +285,7 @@ class Scheduler:
         return self._rows
 
     def leave_rows(self) -> None:
-        """Give steady rows their numbers back: work for one of them alone follows."""
+        """Give steady rows their numbers back: work for a single row follows."""
         if self._rows is not None:
             self._rows.leave()
             self._rows = None
