@@ -45,7 +45,7 @@ class Span(msgspec.Struct, frozen=True):
     and the one written after the last row.
     """
     second_segment: int | None = None
-    """First position of a second text, whose tokens are of type 1, or None if all tokens are of type 0."""
+    """First position of a second text, with tokens of type 1; None if all tokens are of type 0."""
     rotary_start: int = 0
     """The row of position 0 in the rotary tables (`model.layers.rope.Rope`)."""
 

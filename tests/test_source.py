@@ -29,8 +29,8 @@ SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "p
 
 POLICY = (
     "scheduling.scheduler", "scheduling.schedule", "scheduling.steady_rows", "scheduling.scheduler_config",
-    "scheduling.deadlines", "scheduling.fair_queue", "scheduling.block_contents", "scheduling.speculation", "repetitions",
-    "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
+    "scheduling.deadlines", "scheduling.fair_queue", "scheduling.block_contents", "scheduling.speculation",
+    "repetitions", "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
     "messages.sampling_params", "messages.request", "messages.outputs", "messages.base_task", "grammar",
     "memory.memory_retry", "memory.process_memory", "memory.cgroups", "execution.step_cancellation",
 )  # fmt: skip

@@ -44,7 +44,7 @@ class DeviceSampler:
         """Return the chosen tokens [R, result_width] int64, for `unpack`.
 
         Args:
-            kind: the operations, at least those of `Kind.of`.
+            kind: the operations, at least the ones that `Kind.of` returns.
             logits: [R, V] of any float type, the network's output; left unchanged.
             packed: [packed_size] int64, which `pack` wrote.
             edited: the logits [R, V] after their edits, in the type that `score_type` names.

@@ -63,8 +63,8 @@ class ChoiceText:
         self._end_of_text_ids = end_of_text_ids
 
     def take_token(self, token_id: int) -> str | None:
-        """Return the text of a token without tensors that does not end the choice; None if a stop string ends in it: then
-        the token must be given to `take`.
+        """Return the text of a token without tensors that does not end the choice. Returns None if a stop
+        string ends in it; then the token must be given to `take`.
         """
         text = self._detokenizer.push(token_id)
         if self._has_stops:

@@ -10,7 +10,7 @@ from tests.model.checkpoint.test_families import read, sizes_of
 
 REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True; only False"),
-    ("Gemma2ForCausalLM", {"sliding_window": None}, "sliding_window is None; the size of the window"),
+    ("Gemma2ForCausalLM", {"sliding_window": None}, "sliding_window is None; a positive integer is expected"),
     ("Gemma3ForCausalLM", {"layer_types": ["full_attention"]}, "a list of 6, each one of full_attention, sliding_att"),
     ("Qwen3MoeForCausalLM", {"num_experts_per_tok": 10}, r"num_experts_per_tok is 10; at most num_experts \(9\) is ac"),
     ("Qwen3MoeForCausalLM", {"num_experts": 10**6}, "num_experts is 1000000; at most 100000 in all 6 layers"),
@@ -19,7 +19,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("GraniteMoeHybridForCausalLM", {"layer_types": None}, "layer_types is None; only attention in every layer is"),
     ("GraniteMoeHybridForCausalLM", {"position_embedding_type": "alibi"}, "is 'alibi'; rope, nope and null are supp"),
     ("GptOssForCausalLM", {"num_experts_per_tok": 10}, r"num_experts_per_tok is 10; at most num_local_experts \(9\)"),
-    ("GptOssForCausalLM", {"sliding_window": None}, "sliding_window is None; the size of the window"),
+    ("GptOssForCausalLM", {"sliding_window": None}, "sliding_window is None; a positive integer is expected"),
     ("Lfm2ForCausalLM", {"layer_types": ["conv"] * 6}, "at least one layer with full_attention is expected"),
     ("Lfm2ForCausalLM", {"layer_types": ["convolution"]}, "a list of 6, each 'full_attention' or 'conv', is expected"),
     ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 2]}, r"no_rope_layers is \[1, 2\]; a list of 6, each 1 .* or 0, is"),
