@@ -254,6 +254,7 @@ class Sequence:
         self.awaits_token = False
         num_accepted = len(token_ids) - 1
         self.num_computed_tokens += num_accepted
+        self.captured_upto = max(self.captured_upto, self.num_computed_tokens)
         self.num_predicted_tokens = min(self.num_predicted_tokens, self.num_computed_tokens)
         self.num_accepted += num_accepted
         self.num_rejected += num_drafts - num_accepted

@@ -329,6 +329,7 @@ class Scheduler:
         block_size = self.block_manager.block_size
         num_texts = len(queues.running)
         room = max(0, most - num_texts)
+        for_prompts = room - room // 2  # no draft takes these
         switch, drafting = self.config.rotary_switch, self._speculation.may_draft(num_texts)
         drafts: tuple[Draft, ...] = ()
         for seq in list(queues.running):
@@ -350,7 +351,7 @@ class Scheduler:
                 prefills.append(seq)
                 continue
             if drafting:
-                drafts = self._drafts(seq, room // 2 - num_forced, num_texts)  # the other half is for prompts
+                drafts = self._drafts(seq, room - for_prompts - num_forced, num_texts)
             num_tokens = 1 + min(num_forced, room) + len(drafts)
             end = seq.num_computed_tokens + num_tokens
             if len(seq.block_table) * block_size >= end or self._grow(seq, end):
