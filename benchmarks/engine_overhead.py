@@ -120,6 +120,7 @@ def use_worker_environment(module: str, folder: Path) -> None:
     """Restart the process as `module` with a worker's environment: C libraries read it when they start."""
     before = dict(os.environ)
     prepare_environment(None, sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+    os.environ.pop("PYTHONSAFEPATH")  # the module is searched for in the working directory
     if before != os.environ:
         os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
