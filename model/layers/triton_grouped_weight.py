@@ -7,7 +7,7 @@ Axes: R rows, K inputs, N outputs.
 """
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ MOST_ROWS = 256
 _MOST_NUMBERS = 1 << 27
 """Most dequantised numbers in memory at a time, 256 MiB in 16 bits."""
 _LEAST_OUTPUTS = 4096
-"""Least outputs that are dequantised together, enough that their sums are not cut into pieces."""
+"""Least outputs of a slice that is dequantised at a time, enough that its sums are not cut into pieces."""
 
 
 class TritonGroupedWeight(Weight):
@@ -90,12 +90,11 @@ class TritonGroupedWeight(Weight):
         return out
 
     def _multiply_unpacked(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        size = max(_MOST_NUMBERS // self.num_inputs, _LEAST_OUTPUTS)
-        if self.num_outputs <= size:
+        slices = min(-(-self.num_outputs * self.num_inputs // _MOST_NUMBERS), self.num_outputs // _LEAST_OUTPUTS)
+        if slices <= 1:
             return self._dense_product(x, self._unpacked(0, self.num_outputs, x.dtype), bias)
         y = x.new_empty(len(x), self.num_outputs)
-        for first in range(0, self.num_outputs, size):
-            last = min(first + size, self.num_outputs)
+        for first, last in pairwise(self.num_outputs * i // slices for i in range(slices + 1)):
             own = None if bias is None else bias[first:last]
             y[:, first:last] = self._dense_product(x, self._unpacked(first, last, x.dtype), own)
         return y

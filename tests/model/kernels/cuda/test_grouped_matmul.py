@@ -117,18 +117,25 @@ def test_all_tiles_sum_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(torch.equal(each, found[0]) for each in found)
 
 
-def test_rows_of_a_table_and_large_products_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = fresh_draw()
-    part = draw_grouped(50, 144, rng)
-    weight = make(part)
+def test_rows_of_a_table() -> None:
+    weight = make(draw_grouped(50, 144, fresh_draw()))
     ids = torch.randint(50, (9,), device=DEVICE)
     assert torch.equal(weight.rows(ids), weight.to_dense()[ids])
     assert weight.rows(ids[:0]).shape == (0, 144)
-    for name, number in (("MOST_ROWS", 0), ("_MOST_NUMBERS", 20 * 144), ("_LEAST_OUTPUTS", 20)):
+
+
+def test_a_product_in_slices_has_the_bits_of_the_whole_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense_kernels, "LEAST_PIECE", 64)
+    monkeypatch.setattr(dense_kernels, "FILL", 2)  # products of over 32 outputs have one piece
+    dtype = torch.float16
+    fresh_draw()
+    weight = make(draw_grouped(110, 512, random.Random(3)), dtype=dtype)  # 30 more than two slices
+    x, bias = normal(200, 512, dtype=dtype), normal(110, dtype=dtype)
+    few = weight.multiply(x, bias)
+    for name, number in (("MOST_ROWS", 0), ("_MOST_NUMBERS", 40 * 512), ("_LEAST_OUTPUTS", 40)):
         monkeypatch.setattr(f"lightwell.model.layers.triton_grouped_weight.{name}", number)
-    x, bias = normal(3, 144, dtype=torch.bfloat16), normal(50, dtype=torch.bfloat16)
-    assert torch.equal(weight.multiply(x, bias), make(part).multiply(x, bias))
-    assert torch.equal(weight.multiply(x, bias), matmul(x, weight.to_dense(), bias))
+    assert torch.equal(weight.multiply(x, bias), few)
+    assert torch.equal(matmul(x, weight.to_dense(), bias), few)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, of infinity - infinity
