@@ -112,6 +112,10 @@ class KernelConfig:
         is_there = device.type == "cuda" or (self.kernels == "triton" and IS_INTERPRETED)
         return is_there and importlib.util.find_spec("triton") is not None
 
+    def has_quantized_products(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Return whether the Triton kernels multiply weights of 8 and 4 bits by rows of a dtype on a device."""
+        return dtype != torch.float32 and self.uses_triton(dtype, device)
+
     def bfloat16_arithmetic(self) -> Arithmetic:
         """Return the arithmetic of the native kernels for bfloat16 rows and weights."""
         level = library.kernels().level if library.levels() else None

@@ -84,9 +84,11 @@ def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch
     return DTYPES[wanted]
 
 
-def resolve_quantization(name: str, dtype: torch.dtype, device: torch.device) -> Quantization:
-    """Return the quantization of a name. Raises ModelLoadError for an unknown name, and for one that `dtype` or
-    `device` does not support.
+def resolve_quantization(
+    name: str, dtype: torch.dtype, device: torch.device, kernels: KernelConfig = AUTO
+) -> Quantization:
+    """Return the quantization of a name. Raises ModelLoadError for an unknown name, and for one that the dtype, the
+    device or, on a GPU, the kernels do not support.
     """
     if name not in QUANTIZATIONS:
         raise ModelLoadError(f"quantize is {name!r}; expected one of {', '.join(QUANTIZATIONS)}")
@@ -96,6 +98,11 @@ def resolve_quantization(name: str, dtype: torch.dtype, device: torch.device) ->
     given = str(dtype).removeprefix("torch.")
     if given not in QUANTIZATIONS[name]:
         raise ModelLoadError(f"quantize is {name!r}, which needs dtype {', '.join(others)} or {last}, not {given}")
+    if name in ("int8", "int4") and device.type == "cuda" and not kernels.has_quantized_products(dtype, device):
+        raise ModelLoadError(
+            f"quantize is {name!r}, which on a GPU needs Lightwell's Triton kernels and dtype bfloat16 or float16; "
+            f"dtype is {given}, and kernels is {kernels.kernels!r}"
+        )
     return name
 
 
@@ -139,7 +146,7 @@ def load_model(
     """
     shares = None if group is None else shares_of(config, group)
     parts = None if shares is None else weight_parts(shares)
-    has_kernels = kernels.why_not_native(dtype, device) is None or kernels.uses_triton(dtype, device)
+    has_kernels = kernels.why_not_native(dtype, device) is None or kernels.has_quantized_products(dtype, device)
     keeps = parts is None and quantize == "none" and has_kernels
     weights = load_weights(folder, config, dtype, device, progress, parts, keeps)
     is_quantized = quantize != "none" or any(isinstance(each, QuantizedMatrix) for each in weights.values())

@@ -65,8 +65,8 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     if device.index is not None:  # one of several GPUs: compiled kernels run on the current one
         torch.cuda.set_device(device)
     dtype = resolve_dtype(config.dtype, model_config, device)
-    quantize = resolve_quantization(config.quantize, dtype, device)
     kernels = choose_kernels(config, dtype, device)
+    quantize = resolve_quantization(config.quantize, dtype, device, kernels)
     max_model_len = config.max_model_len if isinstance(config.max_model_len, int) else model_config.max_model_len
     card = CardMemory(CudaCard(device), config.gpu_memory_utilization) if device.type == "cuda" else None
     model: Transformer

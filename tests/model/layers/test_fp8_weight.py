@@ -1,6 +1,7 @@
 """Weights of e4m3: the size of their rounding, products of rounded numbers, and where they are refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -170,6 +171,14 @@ def test_cards_that_do_not_are_named_with_what_they_have_and_what_would_do() -> 
         resolve_quantization("fp8", torch.bfloat16, CARD)
     assert resolve_quantization("int8", torch.bfloat16, CARD) == "int8"
     assert resolve_quantization("none", torch.float64, CARD) == "none"
+
+
+@pytest.mark.parametrize("card", [(9, 0)], indirect=True)
+@pytest.mark.parametrize(("dtype", "kernels"), [(torch.bfloat16, "torch"), (torch.float32, "auto")])
+@pytest.mark.usefixtures("card")
+def test_a_card_without_kernels_of_int4_refuses_it(dtype: torch.dtype, kernels: Any) -> None:
+    with pytest.raises(ModelLoadError, match="'int4', which on a GPU needs .* and dtype bfloat16 or float16; dtype is"):
+        resolve_quantization("int4", dtype, CARD, KernelConfig(kernels))
 
 
 def test_a_cpu_takes_int8_instead() -> None:
