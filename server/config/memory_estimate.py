@@ -78,7 +78,7 @@ class Sizes:
 
 
 def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> Sizes:
-    """Return the memory of `lightwell serve` with these settings on a CPU.
+    """Return the memory of `lightwell serve` with these settings, of the weights also on a GPU.
 
     file: the model's config.json, which is needed to find matrices that remain quantised. Raises SettingsError for
     `--devices all`, which depends on the machine, and ModelLoadError where the model cannot be divided among
@@ -101,9 +101,11 @@ def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> 
     num_adapters = len(settings.lora) if settings.lora_root is None else settings.max_loras
     stored, kept = (weight_bytes(config, dtype, quantize, ranks) for quantize in ("none", settings.quantize))
     quantized = 0
-    can_keep = dtype != "float16" and settings.engine_kernels != "torch" and ranks == 1
+    on_card = settings.device == "cuda"
+    has_products = dtype != ("float32" if on_card else "float16")
+    can_keep = has_products and settings.engine_kernels != "torch" and ranks == 1
     if file is not None and config.stored_as is not None and can_keep and settings.quantize == "none":
-        quantized, plain = kept_bytes(config, file, BYTES_OF[dtype])
+        quantized, plain = kept_bytes(config, file, BYTES_OF[dtype], on_card=on_card)
         stored = kept = quantized + plain
     beside = kept if settings.quantize != "none" else ranks * largest_weight_bytes(config, dtype)
     return Sizes(
@@ -149,15 +151,15 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
     return total
 
 
-def kept_bytes(config: ModelConfig, file: Path, item_size: int) -> tuple[int, int]:
+def kept_bytes(config: ModelConfig, file: Path, item_size: int, *, on_card: bool = False) -> tuple[int, int]:
     """Return the bytes of the matrices that remain quantised, and of all other weights at `item_size` bytes for each
-    number. file: the model's config.json.
+    number. file: the model's config.json. on_card: whether a GPU stores them.
 
     A GGUF file names these matrices in its header; otherwise they are all matrices of the blocks, with the format of
     config.json. Raises ModelLoadError for files that cannot be read.
     """
     if config.stored_as == "gguf":
-        return kept_sizes.kept_bytes(file.with_name(GGUF_NAME), item_size)
+        return kept_sizes.kept_bytes(file.with_name(GGUF_NAME), item_size, on_card=on_card)
     scheme = read_scheme(Fields(read_object(file)))
     quantized = plain = 0
     for row in take_census(config).rows:

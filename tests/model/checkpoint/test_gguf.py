@@ -18,7 +18,7 @@ from lightwell.model.batch import Batch, Span
 from lightwell.model.checkpoint.folder import ModelLoadError
 from lightwell.model.checkpoint.gguf.blocks import GROUPED_TYPES, grouped_rows
 from lightwell.model.checkpoint.gguf.header import read_header
-from lightwell.model.checkpoint.gguf.kept_sizes import KEPT
+from lightwell.model.checkpoint.gguf.kept_sizes import KEPT, bits_kept
 from lightwell.model.checkpoint.registry import read_config
 from lightwell.model.checkpoint.resolve import resolve
 from lightwell.model.kernels.group_quantized import GroupedWeight
@@ -104,7 +104,7 @@ def test_blocks_hold_what_the_gguf_package_says(kind: Type) -> None:
     expected = torch.from_numpy(gguf.quants.dequantize(data, kind))
     assert torch.equal(rows.to_dense(), expected)
     assert torch.equal(GroupedWeight([rows], torch.float32, 0).to_dense(), expected)
-    bits, of_block = KEPT[kind]
+    bits, of_block = bits_kept(kind, on_card=False), KEPT[kind][1]
     packed = GroupedWeight([rows.select(torch.arange(64))], torch.float32, 0).packed
     assert packed.nbytes == 128 + 64 * (512 * bits // 8 + 512 // block_size * of_block)  # two lines come first
 

@@ -177,7 +177,7 @@ def test_cards_that_do_not_are_named_with_what_they_have_and_what_would_do() -> 
 @pytest.mark.parametrize(("dtype", "kernels"), [(torch.bfloat16, "torch"), (torch.float32, "auto")])
 @pytest.mark.usefixtures("card")
 def test_a_card_without_kernels_of_int4_refuses_it(dtype: torch.dtype, kernels: Any) -> None:
-    with pytest.raises(ModelLoadError, match="'int4', which on a GPU needs .* and dtype bfloat16 or float16; dtype is"):
+    with pytest.raises(ModelLoadError, match=r"'int4', which on a GPU needs .* bfloat16 or float16; dtype is"):
         resolve_quantization("int4", dtype, CARD, KernelConfig(kernels))
 
 

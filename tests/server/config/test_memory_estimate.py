@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
+from gguf import GGUFReader
 from safetensors.torch import load_file
 
 from lightwell.model.checkpoint.folder import PACKAGED
@@ -123,6 +124,18 @@ def test_matrices_that_stay_as_they_are_stored_are_counted_so(
     assert (widened.quantized, widened.weights) == (0, weight_bytes(config, "float32", "none"))
     assert found.weights < widened.weights or found == widened
     assert f"stored as {config.stored_as}, " in as_table(found, Settings(), config.stored_as).splitlines()[0]
+
+
+def test_a_gpu_keeps_the_matrices_of_float16_models_as_large_as_in_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    write_gguf(make_network("qwen2"), "qwen2", Type.Q5_0, tmp_path / "a.gguf")
+    file = resolve_config(str(tmp_path / "a.gguf"))
+    tensors = GGUFReader(tmp_path / "a.gguf").tensors
+    stored = sum(each.n_bytes for each in tensors if each.tensor_type == Type.Q5_0)
+    settings = (Settings(dtype="float16", device="cuda"), Settings(dtype="float32", device="cuda"))
+    assert [sizes(read_config(file), each, file).quantized for each in settings] == [stored, 0]
 
 
 def test_each_worker_has_its_own_and_ranks_share_one(tmp_path: Path) -> None:
