@@ -410,7 +410,7 @@ class Settings:
                 raise SettingsError(f"{parallel} excludes --{name} {value}; --{name} {accepted} is accepted")
         if problem := lora_problem(self.lora, self.max_loras, self.lora_root, self.tensor_parallel):
             raise SettingsError(problem)
-        if self.api_processes != 1 and (self.models_dir is not None or len(self.model) > 1):
+        if self.api_processes not in (1, "auto") and (self.models_dir is not None or len(self.model) > 1):
             several = "--models-dir" if self.models_dir is not None else f"--model given {len(self.model)} times"
             accepted = "one --model, or --api-processes 1, is accepted"
             raise SettingsError(f"--api-processes {self.api_processes} excludes {several}; {accepted}")

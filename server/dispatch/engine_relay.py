@@ -161,7 +161,7 @@ class EngineRelay:
                 self._send(messages.AdapterLoaded(number, None))
 
     def _begin(self, request: EngineRequest) -> None:
-        use = next((known.use for known in self._keys.known if known.use.name == request.client), None)
+        use = self._keys.use_of(request.client)
         record = RequestRecord(request.request_id, key=request.client or None, use=use)
         record.engine_requests = int(request.has_begun)
         context = RequestContext(

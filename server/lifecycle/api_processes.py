@@ -16,6 +16,7 @@ API process i        its own socket on the port: HTTP, tokenizer, text of tokens
 import asyncio
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
 import pkgutil
@@ -63,6 +64,8 @@ def num_api_processes(settings: Settings) -> int:
     """Return the number of processes that answer HTTP requests."""
     if settings.api_processes != "auto":
         return settings.api_processes
+    if settings.models_dir is not None or len(settings.model) > 1:
+        return 1
     may_use_gpu = settings.device != "cpu" and any(map(os.path.exists, GPU_DRIVERS))
     return max(1, min(8, len(os.sched_getaffinity(0)) // 4)) if may_use_gpu else 1
 
@@ -102,6 +105,8 @@ class _ApiProcess:
         self.started = time.monotonic()
         self.samples: Samples = []
         """Its metrics, as it reported them last."""
+        self.heard = math.inf
+        """Time of its last message, before the first one infinity."""
         self._uses: Counter[KeyUse] = Counter()
         """The requests in flight of each key."""
         self._front = front
@@ -109,7 +114,7 @@ class _ApiProcess:
             "begin": self._begin,
             "end": self._end_request,
             "metrics": self._take,
-            "adapters": front.adapters,
+            "adapters": self._tell_adapters,
         }
         self.questions = Questions(answers, self._leave)
         self.relays = [EngineRelay(model.engine, front.keys) for model in front.models]
@@ -147,18 +152,17 @@ class _ApiProcess:
             relay.stop()
 
     async def refresh(self) -> None:
-        """Read its metrics."""
+        """Read its metrics, once it has started."""
+        if self.heard == math.inf:
+            return
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(_PATIENCE):
                 self.samples = await self.questions.ask("metrics")
 
-    def _use(self, name: str) -> KeyUse | None:
-        return next((known.use for known in self._front.keys.known if known.use.name == name), None)
-
     async def _begin(self, value: Any) -> tuple[str, str, int] | None:
         """Count a request of a key in; return the refusal if the key's limit is reached."""
         name, takes_tokens = value
-        use = self._use(name)
+        use = self._front.keys.use_of(name)
         try:
             if use is not None:  # else the key was revoked, and the API process reads that within a second
                 use.begin(takes_tokens=takes_tokens)
@@ -168,13 +172,17 @@ class _ApiProcess:
         return None
 
     async def _end_request(self, name: str) -> None:
-        use = self._use(name)
+        use = self._front.keys.use_of(name)
         if use is not None and self._uses[use]:
             self._uses[use] -= 1
             use.end()
 
     async def _take(self, samples: Samples) -> None:
-        self.samples = samples
+        self.samples, self.heard = samples, time.monotonic()
+
+    async def _tell_adapters(self, value: object) -> Any:
+        self.heard = time.monotonic()
+        return self._front.adapters()
 
     def _leave(self) -> None:
         """Count the requests of a process that has ended out; its relays abort them."""
@@ -267,7 +275,7 @@ class ApiProcesses:
         if self.main_socket:  # else nothing was launched
             shutil.rmtree(Path(self.main_socket).parent, ignore_errors=True)
 
-    async def adapters(self, value: object = None) -> list[list[tuple[str, int, str, int]]]:
+    def adapters(self) -> list[list[tuple[str, int, str, int]]]:
         """Return the LoRA adapters of each model."""
         return [[(a.name, a.number, str(a.folder), a.created) for a in model.adapters] for model in self.models]
 
@@ -324,6 +332,9 @@ class ApiProcesses:
             for each in self._processes:
                 for relay in each.relays:
                     relay.beat()
+                if each.heard < time.monotonic() - self.settings.worker_timeout:
+                    logger.error("API process %d does not respond and is killed", each.number)
+                    each.process.kill()
 
     async def _refresh(self) -> None:
         await asyncio.gather(*(each.refresh() for each in self._processes))
@@ -333,8 +344,9 @@ class ApiProcesses:
         yield self._ended
 
     async def _announce(self) -> None:
-        served = await self.adapters()
-        asked = (each.questions.ask("serve_adapters", served) for each in self._processes)
+        served = self.adapters()
+        started = [each for each in self._processes if each.heard < math.inf]  # the others ask for them
+        asked = (each.questions.ask("serve_adapters", served) for each in started)
         await asyncio.gather(*asked, return_exceptions=True)  # one that has ended needs none
 
 

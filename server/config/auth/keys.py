@@ -146,6 +146,11 @@ class Keyring:
         self._reload_if_changed()
         return next((known for known in self.known if known.key.owner == owner), None)
 
+    def use_of(self, name: str) -> KeyUse | None:
+        """Return the use of the present key with this name, or None."""
+        self._reload_if_changed()
+        return next((known.use for known in self.known if known.use.name == name), None)
+
     async def begin(self, known: KnownKey, *, takes_tokens: bool, is_background: bool = False) -> None:
         """Count a request of a key in (`KeyUse.begin`); `end` counts it out. Raises LimitReached."""
         known.use.begin(takes_tokens=takes_tokens, is_background=is_background)

@@ -301,7 +301,9 @@ class Scheduler:
             if self.config.enable_prefix_caching:
                 self.block_manager.publish(seq)
             if i in ended:
-                self.finish(seq, seq.completion() or "length")
+                reason = seq.completion()
+                assert reason is not None, seq
+                self.finish(seq, reason)
         return [rows.sequences[i] for i in ended]
 
     def check_integrity(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lightwell.server.config.auth.keys import key_entry
+from lightwell.server.config.auth.keys import key_entry, new_key
 from lightwell.server.config.settings import Settings, SettingsError
 from tests.server.lifecycle.calls import assert_nothing_left, in_background
 from tests.server.running import PATIENCE, RunningServer, running_server, wait_for
@@ -107,8 +107,10 @@ def test_all_processes_share_keys_limits_files_and_metrics(tmp_path: Path) -> No
         assert first.result().status_code == post(server, BODY, ONE).status_code == 200
 
         assert post(server, BODY, GONE).status_code == 200
-        file.write_text(kept)
+        added = new_key()
+        file.write_text(kept + key_entry("added", added, is_admin=False) + "tokens_per_minute = 1\n")
         wait_for(lambda: {post(server, BODY, GONE).status_code for _ in range(12)} == {401}, "the key is revoked")
+        assert {post(server, BODY, added).status_code for _ in range(12)} == {200, 429}
 
 
 def test_a_killed_process_ends_only_its_connections_and_is_replaced_and_all_drain(tmp_path: Path) -> None:
