@@ -138,6 +138,17 @@ def test_a_product_in_slices_has_the_bits_of_the_whole_product(monkeypatch: pyte
     assert torch.equal(matmul(x, weight.to_dense().to(DEVICE), bias), few)
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # the interpreter's, of the numbers after the last input
+def test_a_large_scale_is_accepted_with_any_number_of_inputs() -> None:
+    fresh_draw()
+    codes = torch.randint(-100, 101, (20, 144), dtype=torch.int8)
+    part = GroupedRows(codes, torch.full((20, 1), 600, dtype=torch.float16))  # -128 * 600 is infinite
+    x = normal(3, 144, dtype=torch.float16, scale=0.001)
+    y = make(part, dtype=torch.float16).multiply(x)
+    assert y.isfinite().all()
+    assert torch.equal(y, matmul(x, dense(part, dtype=torch.float16)))
+
+
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, of infinity - infinity
 def test_rows_that_are_no_numbers_change_no_other_row() -> None:
     fresh_draw()
