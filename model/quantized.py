@@ -162,7 +162,7 @@ class QuantizedMatrix:
         return [reader() for reader in self.readers]
 
     def to_dense(self) -> Tensor:
-        """Return the numbers [N, K], rounded to the dtype."""
+        """Return the numbers [N, K], rounded to the dtype, in the memory that they are read to."""
         return torch.cat([reader().to_dense().to(self.dtype) for reader in self.readers])
 
 

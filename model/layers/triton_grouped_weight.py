@@ -74,7 +74,12 @@ class TritonGroupedWeight(Weight):
         return out
 
     def to_dense(self) -> Tensor:
-        return self._unpacked(0, self.num_outputs, self.dtype)
+        """Return the numbers [N, K] in the CPU's memory, since the KV cache fills the GPU's."""
+        out = torch.empty(self.num_outputs, self.num_inputs, dtype=self.dtype)
+        for first in range(0, self.num_outputs, _LEAST_OUTPUTS):
+            last = min(first + _LEAST_OUTPUTS, self.num_outputs)
+            out[first:last] = self._unpacked(first, last, self.dtype)
+        return out
 
     def _unpacked(self, first: int, last: int, dtype: torch.dtype) -> Tensor:
         """Return the numbers of outputs first .. last."""
@@ -103,15 +108,13 @@ class TritonGroupedWeight(Weight):
 def lay_on_card(
     weight: Tensor | QuantizedMatrix, quantize: Quantization, *, batch_invariant: bool
 ) -> TritonGroupedWeight | Tensor:
-    """Return a weight to be stored quantised, or the dequantised weight if the kernels have no form for it.
+    """Return a weight to be stored quantised, or the dequantised weight if the kernels have no form for it. quantize:
+    the format of a weight in floating point.
 
     Raises ValueError for a weight to quantise that has a number that is not finite.
     """
     parts: Sequence[GroupedRows]
-    if isinstance(weight, QuantizedMatrix) and quantize == "none":
-        parts = weight.read()
-    else:
-        parts = [quantized(weight.to_dense() if isinstance(weight, QuantizedMatrix) else weight, quantize)]
+    parts = weight.read() if isinstance(weight, QuantizedMatrix) else [quantized(weight, quantize)]
     if any(why_not_packed(part) is not None for part in parts):
         return QuantizedMatrix.of(parts, weight.dtype).to_dense().to(weight.device)
     return TritonGroupedWeight(parts, weight.dtype, weight.device, batch_invariant=batch_invariant)

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def engine_info(model: Transformer, cache: KVCache, max_model_len: int, speculation: str = "off") -> EngineInfo:
-    grouped = _grouped(model)
+    grouped = _grouped_bytes(model)
     kernels, level, arithmetic = kernels_in_use(model.kernels, model.dtype, model.device)
     return EngineInfo(
         max_model_len=max_model_len,
@@ -40,7 +40,7 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int, speculat
 def log_stored_weights(model: Transformer, *, is_kept: bool) -> None:
     """Log the number of matrices that stay quantised as in the checkpoint. is_kept: not quantised in another way."""
     if model.config.stored_as is not None:
-        grouped = _grouped(model) if is_kept else []
+        grouped = _grouped_bytes(model) if is_kept else []
         logger.info(
             "weights are stored as %s: %d of %d matrices stay so, in %s; the others, and activations, are %s",
             model.config.stored_as,
@@ -51,7 +51,7 @@ def log_stored_weights(model: Transformer, *, is_kept: bool) -> None:
         )
 
 
-def _grouped(model: Transformer) -> list[int]:
+def _grouped_bytes(model: Transformer) -> list[int]:
     """Return the bytes of each matrix that is stored as integers with scales of groups."""
     weights = [matrix.weight for matrix in model.matrices]
     return [weight.num_bytes for weight in weights if isinstance(weight, GroupedWeight | TritonGroupedWeight)]

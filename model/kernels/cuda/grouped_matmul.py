@@ -151,13 +151,15 @@ def grouped_matmul_kernel(
     for k in range(begin, tl.minimum(begin + piece, K), _BLOCK):
         for half in tl.static_range(2):
             b = _half_weight(weight, own * code_distance, own * high_distance, own, k, N, K, half, FORM, DTYPE)
+            is_in = inner < K - k - half * _HALF
+            if not IS_WHOLE:  # a padded code may be infinite in float16
+                b = tl.where(is_in[:, None], b, 0.0)
             if not WIDEN:
                 b = b.to(DTYPE)
             following = none()
             for i in tl.static_range(CHUNKS):
                 place = rows[i] + (k + half * _HALF)
-                is_in = (inner < K - k - half * _HALF)[None, :]
-                a = tl.load(place) if IS_WHOLE else tl.load(place, mask=is_in, other=0.0)
+                a = tl.load(place) if IS_WHOLE else tl.load(place, mask=is_in[None, :], other=0.0)
                 if WIDEN:
                     a = a.to(tl.float32)
                 following += (tl.dot(a, b, sums[i], input_precision="ieee"),)

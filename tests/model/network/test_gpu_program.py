@@ -11,7 +11,9 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 from lightwell.model.batch import Batch, Span
 from lightwell.model.kernels.choice import KernelConfig
 from lightwell.model.kernels.cuda.interpreter import IS_INTERPRETED
+from lightwell.model.kernels.program.steps import AddRows, JoinRows, NormRows, NormWeights, ScaleRows
 from lightwell.model.kv_cache import KVCache
+from lightwell.model.network.gpu_program import ASIDE, NORMED, OUT, STREAM, Addition, fused
 from lightwell.model.network.transformer import Transformer
 from tests import tiny
 from tests.model.kernels.cuda.card import DEVICE, fresh_draw
@@ -38,6 +40,19 @@ def outputs(model: Transformer, texts: tuple[list[int], list[int]]) -> Tensor:
         ]  # fmt: skip
         hidden.append(model.forward(Batch(spans, BLOCK, device), cache))
     return model.logits(torch.cat(hidden))
+
+
+def test_an_addition_and_the_norms_around_it_are_one_launch() -> None:
+    norms = [NormWeights(torch.ones(8), eps) for eps in (0.1, 0.2, 0.3)]
+    steps = [
+        NormRows(norms[0], NORMED, NORMED), AddRows(0.5), NormRows(norms[1], STREAM, STREAM), ScaleRows(2.0),
+        NormRows(norms[2], STREAM, NORMED), ScaleRows(3.0, NORMED), JoinRows(), NormRows(norms[0], STREAM, OUT),
+    ]  # fmt: skip
+    assert list(fused(steps)) == [
+        (0, Addition((NORMED,), 0.5, 2.0, *norms)),
+        (5, steps[5]),
+        (6, Addition((NORMED, ASIDE), before=norms[0], target=OUT)),
+    ]
 
 
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE)])

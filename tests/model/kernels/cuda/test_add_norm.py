@@ -58,9 +58,12 @@ def test_one_launch_has_the_bits_of_its_steps(dtype: torch.dtype) -> None:
         after, of_sum, before = (
             None if rng.random() < 0.4 else make(rng.choice(KINDS), width, dtype)[0] for _ in range(3)
         )
-        stream, result = add_norm(x, [y], after=after, of_sum=of_sum, before=before)
-        expected = x + (y if after is None else normed(after, y))
-        expected = expected if of_sum is None else normed(of_sum, expected)
+        scale, stream_scale = rng.choice([1.0, 0.22]), rng.choice([1.0, 0.07])
+        stream, result = add_norm(
+            x, [y], scale=scale, stream_scale=stream_scale, after=after, of_sum=of_sum, before=before
+        )
+        expected = x + (y if after is None else normed(after, y)) * scale
+        expected = (expected if of_sum is None else normed(of_sum, expected)) * stream_scale
         assert torch.equal(stream, expected)
         assert stream.dtype == dtype
         assert (result is None) == (before is None)

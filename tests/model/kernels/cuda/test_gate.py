@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
-from lightwell.model.config import Activation
+from lightwell.model.config import Activation, ClampedGate
 from lightwell.model.kernels.cuda.gate import gated
 from lightwell.model.layers.dense_weight import activate
 from tests.model.kernels.cuda.card import DEVICE, assert_close, each_dtype, fresh_draw, normal
@@ -27,6 +27,17 @@ def test_the_gate_is_the_formula(activation: Activation, dtype: torch.dtype) -> 
         assert ours.dtype == dtype
         assert ours.is_contiguous()
         assert_close(ours, activate(gate, activation) * up, 2.1 if dtype != torch.float32 else 10, scale=10)
+
+
+@each_dtype
+def test_gates_of_heads_and_clamped_gates_are_the_formulas(dtype: torch.dtype) -> None:
+    fresh_draw()
+    gate, up = normal(3, 300, dtype=dtype, scale=5), normal(3, 300, dtype=dtype, scale=5)
+    roundings = 2.1 if dtype != torch.float32 else 10
+    assert_close(gated(gate, up, "sigmoid"), gate.double().sigmoid() * up, roundings, scale=10)
+    clamped = gate.double().clamp(max=7)
+    expected = clamped * (1.702 * clamped).sigmoid() * (up.double().clamp(-7, 7) + 1)
+    assert_close(gated(gate, up, "silu", ClampedGate(limit=7.0, alpha=1.702)), expected, roundings, scale=10)
 
 
 @each_dtype

@@ -79,7 +79,7 @@ def test_every_format_is_as_large_as_in_its_file_and_has_the_bits_of_its_dense_p
     part, num_bytes = FORMATS[name](33, 512)
     weight = make(part)
     assert weight.num_bytes <= 1.05 * num_bytes
-    assert torch.equal(weight.to_dense(), dense(part))
+    assert torch.equal(weight.to_dense(), dense(part).cpu())
     x, bias = normal(5, 512, dtype=torch.bfloat16), rng.choice((None, normal(33, dtype=torch.bfloat16)))
     y = weight.multiply(x, bias)
     assert torch.equal(y, matmul(x, dense(part), bias))
@@ -120,7 +120,7 @@ def test_all_tiles_sum_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_of_a_table() -> None:
     weight = make(draw_grouped(50, 144, fresh_draw()))
     ids = torch.randint(50, (9,), device=DEVICE)
-    assert torch.equal(weight.rows(ids), weight.to_dense()[ids])
+    assert torch.equal(weight.rows(ids).cpu(), weight.to_dense()[ids.cpu()])
     assert weight.rows(ids[:0]).shape == (0, 144)
 
 
@@ -135,7 +135,18 @@ def test_a_product_in_slices_has_the_bits_of_the_whole_product(monkeypatch: pyte
     for name, number in (("MOST_ROWS", 0), ("_MOST_NUMBERS", 40 * 512), ("_LEAST_OUTPUTS", 40)):
         monkeypatch.setattr(f"lightwell.model.layers.triton_grouped_weight.{name}", number)
     assert torch.equal(weight.multiply(x, bias), few)
-    assert torch.equal(matmul(x, weight.to_dense(), bias), few)
+    assert torch.equal(matmul(x, weight.to_dense().to(DEVICE), bias), few)
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # the interpreter's, of the numbers after the last input
+def test_a_large_scale_is_accepted_with_any_number_of_inputs() -> None:
+    fresh_draw()
+    codes = torch.randint(-100, 101, (20, 144), dtype=torch.int8)
+    part = GroupedRows(codes, torch.full((20, 1), 600, dtype=torch.float16))  # -128 * 600 is infinite
+    x = normal(3, 144, dtype=torch.float16, scale=0.001)
+    y = make(part, dtype=torch.float16).multiply(x)
+    assert y.isfinite().all()
+    assert torch.equal(y, matmul(x, dense(part, dtype=torch.float16)))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, of infinity - infinity

@@ -130,6 +130,22 @@ def test_queries_keys_and_values_are_the_layers(shape: tuple[int, int, int, int]
 
 
 @each_dtype
+def test_gates_are_skipped_and_values_are_normed(dtype: torch.dtype) -> None:
+    world = draw(fresh_draw(), (3, 2, 40, 16), dtype, "head")
+    queries, keys, values = world.run(), world.keys.clone(), torch.full_like(world.values, math.nan)
+    wide = torch.cat([world.qkv[:, :3], normal(5, 3, 40, dtype=dtype), world.qkv[:, 3:]], 1)
+    v_norm = NormWeights(1 + normal(40, dtype=dtype), 1e-5)
+    found = rotate_and_store(
+        wide, world.tables, world.positions, world.slots, world.keys.fill_(math.nan), values,
+        q_norm=world.q_norm, k_norm=world.k_norm, v_norm=v_norm, num_gates=3,
+    )  # fmt: skip
+    assert torch.equal(found, queries)
+    assert_same(world.keys, keys)
+    expected = written(world, normed(v_norm, world.parts()[2]))
+    assert_close(values, expected, roundings=2.1 if dtype != torch.float32 else 10, scale=4)
+
+
+@each_dtype
 @pytest.mark.parametrize("axis", ["head", "all"])
 def test_norms_of_queries_and_keys_are_the_layers(axis: str, dtype: torch.dtype) -> None:
     rng = fresh_draw()

@@ -83,7 +83,7 @@ def test_a_step_that_cannot_start_early_is_logged_once(
 
     step = SimpleNamespace(schedule=SimpleNamespace(sequences=[1]), captures={})
     monkeypatch.setattr(run_ahead, "_may_begin", lambda *_: True)
-    ahead = run_ahead.RunAhead(lambda: step)  # type: ignore[arg-type]
+    ahead = run_ahead.RunAhead(lambda: step, lambda: None)  # type: ignore[arg-type]
     for _ in range(2):
         ahead._start_next(SimpleNamespace(start=fail), None)  # type: ignore[arg-type]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
