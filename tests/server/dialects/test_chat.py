@@ -243,4 +243,4 @@ async def test_detokenize_gives_the_text_back_with_special_tokens_unless_skipped
     assert (await plain.post("/detokenize", {"tokens": ids})).json() == {"prompt": "a<|end|>"}
     body = {"tokens": ids, "skip_special_tokens": True}
     assert (await plain.post("/detokenize", body)).json() == {"prompt": "a"}
-    await refuses(plain, "/detokenize", {"tokens": [97, 257]}, "no token 257; accepted are 0 to 256")
+    await refuses(plain, "/detokenize", {"tokens": [97, 257]}, "token id 257 is out of range; accepted are 0 to 256")

@@ -132,7 +132,7 @@ async def test_a_prompt_is_put_before_texts_and_not_before_ids(tmp_path: Path) -
         await task_of(at, input=[65], prompt_name="query")
         assert at.engine.submitted[-1].prompt_token_ids == (65,)
         error = await at.error(PATH, {"input": "a", "prompt_name": "passage"}, 400)
-    assert "no prompt 'passage'; accepted: 'query', 'none'" in error["message"]
+    assert "unknown prompt 'passage'; accepted: 'query', 'none'" in error["message"]
     async with site(tmp_path, defaults=replace(DECLARED, default_prompt_name="query")) as at:
         await task_of(at, input="A")
         await task_of(at, input="A", prompt_name="none")

@@ -62,7 +62,7 @@ async def test_each_prompt_may_have_its_own_beginning(tmp_path: Path) -> None:
     body = {"prompt": ["abc", "d"], "decoder_input": ["x", "yz"], "max_tokens": 1}
     async with both(tmp_path) as at:
         await at.post(COMPLETIONS, body)
-        await refuses(at, COMPLETIONS, {**body, "decoder_input": "x"}, "1 of them for 2 inputs")
+        await refuses(at, COMPLETIONS, {**body, "decoder_input": "x"}, "1 entries for 2 inputs")
         assert [s.prompt_token_ids[1:] for s in at.engine.submitted] == [(120,), (121, 122)]
 
 
@@ -72,7 +72,7 @@ async def test_each_prompt_may_have_its_own_beginning(tmp_path: Path) -> None:
         ({"prompt": "a" * 41}, "prompt", "at most 40 are accepted"),
         ({"prompt": "a", "decoder_input": "b" * 64}, "decoder_input", "at most 63 are accepted"),
         ({"prompt": "a", "max_tokens": 64}, "max_tokens", "at most 63 are accepted"),
-        ({"prompt": "a", "decoder_input": [999]}, "decoder_input", "no token 999"),
+        ({"prompt": "a", "decoder_input": [999]}, "decoder_input", "the token id 999 is out of range"),
         ({"prompt": "a", "decoder_input": []}, "decoder_input", "empty"),
         ({"prompt": "a", "attention": {"part": "encoder"}}, "attention.part", "'decoder' or 'cross'"),
     ],
@@ -174,7 +174,7 @@ async def test_an_encoder_shows_its_own_attention_and_has_no_other(tmp_path: Pat
         for part in ("decoder", "cross"):
             error = await at.error(ATTENTION, {"input": "abc", "part": part}, 400)
             assert error["param"] == "part"
-            assert "of kind 'encoder' (BertModel); accepted: 'encoder'" in error["message"]
+            assert "its kind is 'encoder' (BertModel); accepted: 'encoder'" in error["message"]
         await refuses(at, ATTENTION, {"input": "abc", "completion": "d"}, param="completion")
     assert (found["part"], found["shape"]) == ("encoder", [3, 4, 5, 5])
 

@@ -227,10 +227,10 @@ async def test_token_ids_do_not_count_among_them(plain: Site) -> None:
 async def test_arguments_of_all_calls_have_a_bound_together(plain: Site) -> None:
     messages = [USER, {"role": "assistant", "tool_calls": [CALL] * 8}]
     error = await plain.error("/v1/chat/completions", {"messages": messages}, 400)
-    assert error["message"].startswith(f"messages: JSON with {8 * 8999} commas; at most {MAX_SCALARS} are accepted")
+    assert error["message"].startswith(f"messages: the JSON has {8 * 8999} commas; at most {MAX_SCALARS} are accepted")
     body = {"prompt": "a", "guided_json": json.dumps({"enum": [*range(70_000)]})}
     error = await plain.error("/v1/completions", body, 400)
-    assert error["message"].startswith("guided_json: JSON with 69999 commas")
+    assert error["message"].startswith("guided_json: the JSON has 69999 commas")
 
 
 async def test_what_responses_repeat_is_short(plain: Site) -> None:

@@ -124,7 +124,7 @@ def test_a_worker_that_would_load_other_weights_is_not_started_again(server: Run
 def test_looks_that_fit_only_one_by_one_are_asked_to_wait_and_none_is_without_memory() -> None:
     with running_server(*SERVE, "--kv-cache-memory", "8MiB", "--worker-memory", "1", module="lightwell") as server:
         assert server.wait_exit() == 1
-        found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) are needed", server.output)
+        found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) bytes are needed", server.output)
         assert found, server.output
     small = {**LOOK, "points": ["attn.hook_pattern"], "layers": [0]}  # 8 MB
     room = str(int(found[1]) + (120 << 20))

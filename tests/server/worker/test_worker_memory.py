@@ -52,7 +52,7 @@ async def test_a_look_that_is_larger_than_the_workers_memory_allows_is_refused_w
 def test_a_limit_that_is_used_up_by_the_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check against an old failure: a worker without room reported negative room, and failed at its first thread."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with pytest.raises(ValueError, match=r"^--worker-memory 1 \(bytes\) is not enough: \d+ are needed"):
+    with pytest.raises(ValueError, match=r"^--worker-memory 1 \(bytes\) is not enough: \d+ bytes are needed"):
         limit_memory(1)
     monkeypatch.setattr("lightwell.server.engine.memory.process_memory.free_host_memory", lambda: 0)
     with pytest.raises(ValueError, match=r"^the model and its KV cache take \d+ MiB.*set a smaller --kv-cache-memory$"):

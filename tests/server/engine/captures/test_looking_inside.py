@@ -237,7 +237,7 @@ def test_the_lens_reads_each_state_through_the_final_norm_and_the_head(
     [
         ("bert", AttentionTask(capture=AttentionCapture(pairs=((0, 0),))), "needs the decoder; this model has none"),
         ("bert", generate(3), "needs the decoder"),
-        ("embedding_gemma", LensTask(layers=(1,), positions=(0,), top_k=1), "Gemma3TextModel has no head"),
+        ("embedding_gemma", LensTask(layers=(1,), positions=(0,), top_k=1), "Gemma3TextModel has no language-model"),
         (
             "gemma3n",
             LensTask(layers=(1,), positions=(0,), top_k=1),
