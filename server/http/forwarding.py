@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lightwell.server.http.error_shapes import error_json
+from lightwell.server.http.error_shapes import error_response
 from lightwell.server.http.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -39,9 +39,7 @@ class Forwarding:
             link = _Link(*await asyncio.open_unix_connection(self._path))
         except OSError:
             error = Unavailable("The server is shutting down.", code="shutting_down", retry_after=1)
-            headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
-            await send({"type": "http.response.start", "status": error.status, "headers": headers})
-            await send({"type": "http.response.body", "body": error_json(error)})
+            await error_response(error, path=path)(scope, receive, send)
             return
         with contextlib.closing(link.writer):
             await link.write({name: scope.get(name) for name in _FIELDS})
