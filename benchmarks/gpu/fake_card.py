@@ -53,9 +53,9 @@ class Budget:
 
 DECODE, WITH_CROSS, ENCODE = Budget(9, readbacks=1), Budget(16, readbacks=1), Budget(12)
 WITH_MORE = Budget(14, readbacks=1)
-"""Of blocks with experts, a recurrent state or an input for each layer."""
+"""Budget of blocks with experts, a recurrent state or per-layer inputs."""
 WITH_BOTH = Budget(21, readbacks=1)
-"""Of blocks with an mlp and experts, each with its own norms."""
+"""Budget of blocks with an MLP and experts, each with its own norms."""
 SPLIT_PRODUCTS = 4
 """Maximum number of a layer's products that need a second launch with batch invariance (few outputs)."""
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}

@@ -50,7 +50,7 @@ class Variant:
     """The integers that are multiples of 16; addresses all are."""
     fuses_multiply_add: bool = False
     fuses_in_sums: bool = True
-    """Whether the number of fused multiply-adds is part of the order of sums."""
+    """Compare the number of fused multiply-adds as part of the order of sums."""
 
 
 def variants() -> Iterator[Variant]:

@@ -75,7 +75,7 @@ class _ByteStream:
         self._bytes_of = tokenizer.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_inside = False
-        """Whether the last character is incomplete."""
+        """True while the last character is incomplete."""
 
     def push(self, token_id: int) -> str:
         if not self._is_inside and (text := self._whole_text(token_id)) is not None:

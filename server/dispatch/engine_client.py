@@ -52,7 +52,7 @@ class EngineClient:
         """Why the workers were given up."""
         self.draining = False
         self.is_relayed = False
-        """Whether the main process, instead of a worker, takes the requests, and may refuse them."""
+        """True in one of several API processes: the main process takes the requests, and may refuse them."""
         self._is_over = False
         """Whether a drain is over: running HTTP requests may not submit more either."""
         self.on_step: Callable[[EngineStats], None] = lambda stats: None

@@ -30,7 +30,7 @@ class EngineConfig:
     only).
     """
     quantize: str = "none"
-    """How the matrices of the blocks and of the head are stored: none | int8 | int4 | fp8 (on a GPU)."""
+    """Quantisation of the matrices of the blocks and of the head: none | int8 | int4 | fp8 (on a GPU)."""
     device: str = "auto"
     """Where the model runs: auto | cpu | cuda | cuda:N."""
     max_model_len: int | Literal["auto"] | None = None

@@ -18,7 +18,7 @@ Answers = Mapping[str, Callable[[Any], Awaitable[Any]]]
 
 
 class Questions:
-    """One end of the connection. Questions are answered in the order in which they come."""
+    """One end of the connection. Functions are called in the order of the questions."""
 
     def __init__(self, answers: Answers, on_lost: Callable[[], None]) -> None:
         """on_lost: called when the other end is gone."""

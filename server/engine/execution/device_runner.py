@@ -33,7 +33,7 @@ class SampledRow(msgspec.Struct, frozen=True, gc=False):
     """The sequence, which identifies the row from step to step."""
     options: SamplerRow
     may_edit: bool = True
-    """Whether its options may change logits."""
+    """False if its options never change logits."""
 
 
 @dataclass(slots=True, eq=False)

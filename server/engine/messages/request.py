@@ -335,7 +335,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
     cache_salt: str = ""
     """Salt of the prefix cache: only requests with the same salt share cached blocks."""
     has_begun: bool = False
-    """Whether its HTTP request has submitted another one before."""
+    """True from the second engine request of one HTTP request on."""
 
     @property
     def is_background(self) -> bool:

@@ -18,7 +18,7 @@ class SchedulerConfig:
     """Most tokens of that budget for inspection requests while text is generated; None means no limit."""
     enable_prefix_caching: bool = True
     takes_forced: bool = True
-    """Whether the tokens that a grammar forces need no step each."""
+    """True: one step computes all tokens that a grammar forces in a row. False: a step for each."""
     rotary_switch: int | None = None
     """Longest text, in tokens, with the rotary tables of short texts; also the first row of the tables of longer ones.
     None means one table for all texts.

@@ -25,9 +25,9 @@ class SteadyRows:
         self.starts = np.array([seq.num_computed_tokens for seq in sequences])
         """The position of each row in the next step."""
         self.is_live = True
-        """Whether the arrays count, and not the numbers of the sequences."""
+        """True while the arrays, not the sequences, have the current numbers."""
         self._is_ahead = False
-        """Whether a step runs that chooses the newest token of each row."""
+        """True while a step runs that chooses the newest token of each row."""
         self._block_size = block_size
         self._most = np.array([seq.max_num_tokens for seq in sequences])
         self._room = np.array([len(seq.block_table) for seq in sequences]) * block_size
