@@ -65,7 +65,13 @@ async (base64) => {
   await seek(0);
   const first = look();
   await seek(1e6); // the last frame: such films do not say how long they are
-  return { size: [canvas.width, canvas.height], seconds: video.currentTime, first, last: look() };
+  let last = look();
+  const patience = performance.now() + 10_000; // a busy decoder shows the last frame some time after "seeked"
+  while (`${last.left}` === `${first.left}` && performance.now() < patience) {
+    await new Promise((done) => setTimeout(done, 50));
+    last = look();
+  }
+  return { size: [canvas.width, canvas.height], seconds: video.currentTime, first, last };
 }
 """
 """Decodes a film: its size, its length, and colours of its first and last frame."""
@@ -98,8 +104,8 @@ def test_a_clip_holds_what_was_drawn_from_the_first_frame_to_the_last(page: Page
     assert seen["size"] == [642, 362] or seen["size"] == [640, 360]
     assert seen["seconds"] > 1  # more where the machine draws fewer than ten frames a second
     assert is_near(seen["first"]["left"], (20, 60, 200)), seen
-    assert is_near(seen["last"]["left"], (240, 140, 30))
-    assert is_near(seen["last"]["bar"], (0, 160, 60))
+    assert is_near(seen["last"]["left"], (240, 140, 30)), seen
+    assert is_near(seen["last"]["bar"], (0, 160, 60)), seen
     for frame in ("first", "last"):
         assert is_near(seen[frame]["rest"], (251, 250, 246)), seen  # the page's paper, where nothing is drawn
 
