@@ -1,7 +1,7 @@
 """Runs `lightwell serve` around an engine that some tokens break: `python -m tests.support.breakable_server [flags]`.
 
 All else is the real server: only the network is wrapped, so that a prompt can make its own step fail. The environment
-variable SLOWDOWN multiplies the duration of each call of a kernel, which is then at least LEAST_SECONDS.
+variable SLOWDOWN multiplies the CPU time of each call of a kernel, which then takes LEAST_SECONDS at least.
 """
 
 import os
@@ -35,9 +35,9 @@ def slow_down(factor: float) -> None:
     call = Kernels.call
 
     def slow(self: Kernels, *arguments: Any) -> None:
-        began = time.monotonic()
+        began = time.thread_time()
         call(self, *arguments)
-        time.sleep(max(LEAST_SECONDS, (factor - 1) * (time.monotonic() - began)))
+        time.sleep(max(LEAST_SECONDS, (factor - 1) * (time.thread_time() - began)))
 
     Kernels.call = slow  # type: ignore[method-assign]
 
