@@ -17,7 +17,10 @@ STREAM = {**LONG, "stream": True}
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])
 def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in(number: int) -> None:
     body = {"prompt": [1, 2], "max_tokens": 200}
-    with running_server("--worker-timeout", "600") as server, httpx.Client(timeout=PATIENCE) as kept:
+    with (
+        running_server("--worker-timeout", "600", "--shutdown-grace", "600") as server,
+        httpx.Client(timeout=PATIENCE) as kept,
+    ):
         server.wait_ready()
         url, worker = server.url, server.worker_pid()
         assert kept.get(url + "/health/ready").status_code == 200

@@ -21,7 +21,8 @@ def traces() -> Iterator[Collector]:
 @pytest.fixture(scope="module")
 def traced(traces: Collector) -> Iterator[RunningServer]:
     """A server that sends its traces to `traces`."""
-    options = ("--max-num-seqs", "2", "--max-num-queued-tokens", "500", "--worker-timeout", "600")
+    patient = ("--worker-timeout", "600", "--shutdown-grace", "600")
+    options = ("--max-num-seqs", "2", "--max-num-queued-tokens", "500", *patient)
     tracing = ("--otlp-endpoint", traces.url, "--log-format", "json")
     with running_server(*options, *tracing, module="tests.server.fake_lightwell", FAKE_STEP_SECONDS="0.05") as server:
         server.wait_ready()
