@@ -26,6 +26,7 @@ from lightwell_client import (
 )
 from tests.client.conftest import Asker
 from tests.client.wire_server import TEXT, Reply, WireServer, completion_chunk, error, event_stream, events
+from tests.server.running import wait_for
 
 NOW = {"Retry-After": "0"}
 
@@ -125,6 +126,7 @@ def test_a_silent_server_times_out_and_is_not_asked_again(
     server.will(Reply(pieces=[b"{}"], before_piece=lambda _: _wait(release)))
     with pytest.raises(TimedOut):
         ask.call("generate", "Once", timeout=0.05)
+    wait_for(lambda: not server.script, "the server has taken the request")
     ask.call("version")
     assert [seen.path for seen in server.seen] == ["/version", "/v1/completions", "/version"]
 
@@ -159,6 +161,7 @@ def test_a_stream_that_falls_silent_times_out(ask: Asker, server: WireServer, re
         server.will(event_stream(pieces, before_piece=lambda index: _wait(release) if index else None))
         with pytest.raises(TimedOut):
             ask.collect("stream", "x", into=chunks, timeout=timeout)
+        wait_for(lambda: not server.script, "the server has taken the request")
         assert len(server.seen) == attempt
         if chunks:
             break
@@ -209,7 +212,7 @@ def test_closing_a_stream_or_letting_go_of_it_closes_the_connection(
             stream.close()
             release.set()
             for _ in range(2):
-                assert server.broken_pipes.acquire(timeout=60), "the server never saw the client leave"
+                assert server.broken_pipes.acquire(timeout=600), "the server never saw the client leave"
 
 
 async def test_leaving_the_async_with_block_early_closes_the_connection(
@@ -220,7 +223,7 @@ async def test_leaving_the_async_with_block_early_closes_the_connection(
         async with client.stream("x") as stream:
             assert (await anext(stream)).text == "Once"
         release.set()
-        assert server.broken_pipes.acquire(timeout=60)
+        assert server.broken_pipes.acquire(timeout=600)
 
 
 def test_a_stream_that_is_never_read_sends_nothing(client: Client, server: WireServer) -> None:
@@ -237,7 +240,7 @@ def test_after_a_stream_the_connection_is_used_again(server: WireServer) -> None
 
 
 def test_a_client_of_ones_own_is_used_as_it_is_and_left_open(server: WireServer) -> None:
-    with httpx.Client(headers={"X-Mine": "yes"}, timeout=7) as http:
+    with httpx.Client(headers={"X-Mine": "yes"}, timeout=77) as http:
         with Client(server.url, http_client=http) as client:
             client.generate("Once")
         assert server.seen[0].headers["x-mine"] == "yes"
