@@ -15,7 +15,7 @@ import pytest
 
 from tests.source_tree import ROOT
 from tests.support.chromium import find_chromium
-from tests.support.processes import LOOPBACK, Server, free_port, running
+from tests.support.processes import Server, running, serve_command
 from tests.support.wire import samples
 
 CHANGES: dict[str, str] = dict(
@@ -72,10 +72,8 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(changed: Path) -> Iterator[Server]:
     """A server of the default model that runs the copy's code."""
-    port = free_port()
-    command = [sys.executable, "-m", "lightwell", "serve", "--host", LOOPBACK, "--port", str(port)]
     path = {"PYTHONPATH": str(changed / "src")}
-    with running(command, port, "/health/ready", 180.0, environment=path, folder=changed) as started:
+    with running(serve_command(()), 0, "/health/ready", 600.0, environment=path, folder=changed) as started:
         yield started
 
 
