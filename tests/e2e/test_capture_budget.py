@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.server.running import wait_for
 from tests.support.processes import Server, descendants, serve
 from tests.support.wire import samples
 
@@ -44,6 +45,11 @@ def trace(server: Server, first_token: int) -> httpx.Response:
     return httpx.post(f"{server.url}/v1/trace", json=body, headers=BINARY, timeout=120, trust_env=False)
 
 
+def held_bytes(server: Server) -> float:
+    metrics = httpx.get(f"{server.url}/metrics", timeout=60, trust_env=False).text
+    return samples(metrics)["lightwell_inflight_capture_bytes"]
+
+
 def most_memory(server: Server) -> int:
     """Return the peak memory of each of the server's processes, summed, in bytes."""
     statuses = [Path(f"/proc/{pid}/status").read_text() for pid in descendants(server.pid)]
@@ -71,8 +77,7 @@ def test_over_the_budget_clients_are_told_when_to_come_back_and_memory_stays_bou
     for answer in refused:
         assert answer.json()["error"]["code"] == "capture_budget_full"
         assert int(answer.headers["retry-after"]) >= 1
-    metrics = httpx.get(f"{server.url}/metrics", timeout=60, trust_env=False).text
-    assert samples(metrics)["lightwell_inflight_capture_bytes"] == 0
+    wait_for(lambda: held_bytes(server) == 0, "all captured bytes are given back")
     # The two traces within the budget, and copies on their way to clients: how many depends on how fast each process
     # runs. Without the budget, worker and API process would each hold all twelve.
     assert most_memory(server) - before < AT_ONCE * TRACE_BYTES

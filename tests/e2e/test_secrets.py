@@ -95,11 +95,11 @@ def break_everything(server: RunningServer) -> None:
             next(stream_lines(answer))
             server.signal(signal.SIGUSR1)
             wait_for(lambda: "the state of the server" in server.output, "the state is in the log")
+        worker = worker_pid(server.process.pid)  # looked up first: the stream lasts about a second
+        assert worker is not None
         with client.stream("POST", "/v1/completions", json=body) as answer:
             lines = stream_lines(answer)
             next(lines)
-            worker = worker_pid(server.process.pid)
-            assert worker is not None
             os.kill(worker, signal.SIGKILL)
             assert "error" in list(lines)
         wait_for(lambda: server.status("/health/ready") == 200, "another worker is ready", LOAD_PATIENCE)
