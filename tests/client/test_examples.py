@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "clients/python/examples"
 
 def run(name: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_the_heat_map_is_a_page_with_a_picture_for_each_head(server: WireServer, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_lost_worker_changes_no_bit_of_another_models_stream(server: Server, s
 
     assert streamed(server.url, lambda: os.kill(worker, signal.SIGKILL)) == expected
     wait_for(lambda: len(workers(server)) == 4 and worker not in workers(server), "another worker starts")
-    wait_for(lambda: httpx.get(f"{server.url}/health/ready").status_code == 200, "the worker is ready")
+    wait_for(lambda: httpx.get(f"{server.url}/health/ready", timeout=60).status_code == 200, "the worker is ready")
     assert bits_of(server.url, "fast", path, body) == answers["fast"][0]
     assert others < workers(server)
 
@@ -142,7 +142,7 @@ def test_a_lost_worker_changes_no_bit_of_another_models_stream(server: Server, s
         found = re.findall(rf'^lightwell_{name}\{{(?=.*model_name="fast").*\}} (.*)$', metrics, re.MULTILINE)
         return sum(map(float, found))
 
-    metrics = httpx.get(f"{server.url}/metrics").text
+    metrics = httpx.get(f"{server.url}/metrics", timeout=60).text
     assert count("requests_submitted_total") >= 3, "counters go on when a model is loaded again"
     assert count("requests_submitted_total") == count("request_success_total") + count("request_failed_total")
 
@@ -156,7 +156,7 @@ def test_a_stream_goes_on_while_its_model_is_unloaded(server: Server) -> None:
             after.callback(lambda: future.result().raise_for_status())
 
         assert streamed(server.url, unload) == expected
-    assert httpx.get(f"{server.url}/health/ready").json()["models"]["plain"] == "unloaded"
+    assert httpx.get(f"{server.url}/health/ready", timeout=60).json()["models"]["plain"] == "unloaded"
     assert streamed(server.url) == expected
 
 
@@ -175,7 +175,10 @@ def test_models_of_a_folder_are_loaded_repaired_and_removed(tmp_path: Path) -> N
         expected = bits_of(server.url, "good", *asked)
         again = httpx.post(server.url + asked[0], json={"model": "bad", **asked[1]}, timeout=60)
         assert (again.status_code, again.json()["error"]["code"]) == (503, "model_not_loaded")
-        assert httpx.get(f"{server.url}/health/ready").json()["models"] == {"bad": "failed", "good": "loaded"}
+        assert httpx.get(f"{server.url}/health/ready", timeout=60).json()["models"] == {
+            "bad": "failed",
+            "good": "loaded",
+        }
 
         weights.write_bytes(whole)
         httpx.post(f"{server.url}/models/load", json={"model": "bad"}, timeout=60).raise_for_status()

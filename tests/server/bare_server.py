@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from lightwell.server.http.connection import HttpProtocol
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which an answer is taken to never come; only a failure waits that long."""
 _ROUNDS = 3
 """Rounds of the event loop after each move of the clock: sockets are read, timers become due, their callbacks run."""

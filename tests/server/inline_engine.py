@@ -26,7 +26,7 @@ from tests.server.fake_client import INFO, FakeEngine, FakeHandle, Submitted
 from tests.server.serving import Site, site
 from tests.tiny import make_variant
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds to wait for a question about the weights, which another thread answers."""
 
 

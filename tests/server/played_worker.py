@@ -15,7 +15,7 @@ from lightwell.server.ipc import messages
 from lightwell.server.ipc.link import WorkerLink
 from lightwell.server.ipc.messages import Hello, Ready, RequestRefused, ToWorker
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a message or a condition is taken to never come."""
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 

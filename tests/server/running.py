@@ -18,9 +18,9 @@ import httpx
 from tests.support.processes import ROOT
 
 T = TypeVar("T")
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a condition is taken to never come; only a failure waits that long."""
-LOAD_PATIENCE = 180.0
+LOAD_PATIENCE = 600.0
 """Seconds until a server must be ready."""
 
 

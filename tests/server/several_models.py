@@ -125,7 +125,7 @@ class SeveralModels:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop run until the condition is true."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0)
 

@@ -44,7 +44,7 @@ class Server:
 @contextmanager
 def serve(
     arguments: Sequence[str],
-    ready_within: float = 180.0,
+    ready_within: float = 600.0,
     port: int = 0,
     log_file: Path | None = None,
     environment: Mapping[str, str] | None = None,

@@ -26,7 +26,7 @@ from tests.support.processes import (
 
 VARIABLE = "TEST_RUN_FOLDER"
 """Environment variable with the run's folder, which the processes of pytest-xdist inherit."""
-READY_WITHIN = 300.0
+READY_WITHIN = 600.0
 """Seconds until a shared server must be ready."""
 _started: list[subprocess.Popen[bytes]] = []
 """The shared servers of this process: an object that is deleted while its server runs would warn."""

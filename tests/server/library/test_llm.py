@@ -157,7 +157,7 @@ def test_after_close_calls_say_so_and_no_thread_is_left() -> None:
         llm.generate("A fox")
     left = [each for each in threading.enumerate() if each not in before and each.name != "progress"]
     for thread in left:
-        thread.join(30)
+        thread.join(300)
     assert not [each.name for each in left if each.is_alive()]
 
 

@@ -18,6 +18,7 @@ from lightwell.server.ipc.link import WorkerLink
 from lightwell.server.worker.loop import run_engine
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request
+from tests.server.running import PATIENCE
 from tests.support.panics import PanicException
 
 
@@ -30,7 +31,7 @@ class Gate:
 
     def wait(self) -> None:
         self.is_reached.set()
-        assert self.is_open.wait(30)
+        assert self.is_open.wait(PATIENCE)
 
 
 class Api:
@@ -80,7 +81,7 @@ def api(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
     monkeypatch.setattr(model, "forward", waits)
     mine, theirs = socket.socketpair()
-    theirs.settimeout(30)
+    theirs.settimeout(PATIENCE)
     link, engine = WorkerLink(mine), build(model)
 
     def run() -> None:
@@ -91,7 +92,7 @@ def api(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator
     worker.start()
     yield Api(theirs)
     theirs.close()
-    worker.join(30)
+    worker.join(PATIENCE)
     assert not worker.is_alive()
     link.close()
 
@@ -125,8 +126,8 @@ def test_an_abort_overtakes_nothing_but_the_step(api: Api, gate: Gate) -> None:
     therefore ends.
     """
     api.say(request(1, [5] * 60, generate(4)))
-    assert gate.is_reached.wait(30)
-    stays = request(3, [6, 7, 8], generate(2, ignore_eos=True), deadline=time.monotonic() + 60)
+    assert gate.is_reached.wait(PATIENCE)
+    stays = request(3, [6, 7, 8], generate(2, ignore_eos=True), deadline=time.monotonic() + PATIENCE)
     api.say(request(2, [5] * 60, generate(4)), messages.Abort(2), stays, messages.Abort(1))
     gate.is_open.set()
     assert api.ends(3) == {1: "abort", 2: "abort", 3: "length"}
@@ -137,7 +138,7 @@ def test_an_abort_overtakes_nothing_but_the_step(api: Api, gate: Gate) -> None:
 def test_a_request_that_arrives_during_a_step_of_batch_rows_stops_it(api: Api, gate: Gate) -> None:
     row, another = (structs.replace(request(uid, [uid] * 60, generate(1)), priority=BACKGROUND) for uid in (1, 2))
     api.say(row)
-    assert gate.is_reached.wait(30)
+    assert gate.is_reached.wait(PATIENCE)
     api.say(another, request(3, [6, 7, 8], generate(2, ignore_eos=True)))
     gate.is_open.set()
     assert list(api.ends(3)) == [3, 1, 2]

@@ -14,7 +14,7 @@ from lightwell.server.engine.messages.outputs import RequestOutput
 from lightwell.server.engine.messages.request import EngineRequest, WeightsTask
 from tests.support.panics import PanicException
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 class Asked:

@@ -55,7 +55,7 @@ print(before, left)
 
 
 def printed(program: str) -> list[int]:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return [int(number) for number in done.stdout.split()]
 
