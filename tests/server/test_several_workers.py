@@ -31,7 +31,7 @@ from lightwell.server.engine.messages.request import EngineRequest
 from lightwell.server.ipc.messages import Ready
 from lightwell.server.lifecycle.model_host import at_places
 from tests.server.fake_engine import expected_tokens
-from tests.server.lifecycle.calls import dump
+from tests.server.lifecycle.calls import dump_with_engines
 from tests.server.narrow_client import two_workers
 from tests.server.played_worker import INFO, PlayedWorker, generate, until
 from tests.server.running import PATIENCE, Client, RunningServer, running_server, stream_lines, wait_for
@@ -241,7 +241,7 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
         pids = server.state()["pids"]
         streams = [pool.submit(stream, server, lines) for lines in ends]
         wait_for(lambda: server.state()["stats"]["num_requests_running"] == 8, "eight streams run")
-        state = dump(server)
+        state = dump_with_engines(server)
         assert [len(worker["engine"]["running"]) for worker in state["workers"]] == [4, 4]
         assert sorted(flight["worker"] for flight in state["in_flight"]) == [0, 0, 0, 0, 1, 1, 1, 1]
         hang.touch()  # the next worker that starts stays where it is

@@ -73,6 +73,18 @@ def dump(server: RunningServer) -> dict[str, Any]:
     return wait_for(lambda: states()[before:], "the state is logged")[0]
 
 
+def dump_with_engines(server: RunningServer) -> dict[str, Any]:
+    """Return a state in which every worker has answered: one on a busy machine may miss the second that it has."""
+
+    def complete() -> dict[str, Any] | None:
+        state = dump(server)
+        return state if all(worker.get("engine") for worker in state["workers"]) else None
+
+    state = wait_for(complete, "every worker tells its state")
+    assert state is not None
+    return state
+
+
 def assert_nothing_left(server: RunningServer, url: str) -> None:
     """Wait until all processes of a server that was ended are gone, and check that its port and folder are, too."""
     server.wait_all_gone()

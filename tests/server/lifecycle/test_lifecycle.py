@@ -5,12 +5,13 @@ One server serves all tests: each leaves it as it was.
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.server.bare_server import exchange
 from tests.server.fake_engine import BROKEN_TOKEN, FAILING_TOKEN, REFUSED_TOKEN
-from tests.server.lifecycle.calls import LONG, dump, events, wait_inflight
+from tests.server.lifecycle.calls import LONG, dump_with_engines, events, wait_inflight
 from tests.server.running import RunningServer, running_server, stream_lines, wait_for
 
 
@@ -62,7 +63,7 @@ def test_a_dump_shows_requests_in_flight_to_the_worker(shared: RunningServer) ->
     with shared.http.stream("POST", shared.url + "/fake", json={**LONG, "stream": True}, headers=headers) as it:
         lines = stream_lines(it)  # kept: httpx hangs up when an iterator is dropped
         next(lines)
-        state = dump(shared)
+        state = dump_with_engines(shared)
     wait_inflight(shared, 0)
     (flight,) = state["in_flight"]
     assert (flight["request_id"], flight["path"], flight["worker"]) == ("long", "/fake", 0)
@@ -80,7 +81,12 @@ def test_every_line_of_every_process_is_an_object_and_tells_the_request_it_is_ab
     shared.get("/nowhere%0Ax")
     wait_for(lambda: any("nowhere" in event.get("path", "") for event in events(shared)), "the requests are logged")
     assert answer.headers["x-request-id"] == "the-failing"
-    about_it = [event for event in events(shared) if event.get("request_id") == "the-failing"]
+
+    def about() -> list[dict[str, Any]]:
+        return [event for event in events(shared) if event.get("request_id") == "the-failing"]
+
+    wait_for(lambda: len({event["process"] for event in about()}) == 2, "both processes have written their lines")
+    about_it = about()
     assert {event["process"] for event in about_it} == {"api", "worker-0"}
     (in_worker,) = (event for event in about_it if event["process"] == "worker-0")
     assert "could not be begun" in in_worker["message"]
