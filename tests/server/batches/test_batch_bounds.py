@@ -216,16 +216,20 @@ async def test_a_client_that_leaves_during_an_upload_leaves_nothing(tmp_path: Pa
         assert list((tmp_path / "batches").glob("file-*")) == []
 
 
-async def test_expired_files_and_old_batches_are_removed_unless_a_batch_reads_them(tmp_path: Path) -> None:
-    engine = FakeEngine()
-    async with served(tmp_path, engine, max_batch_age=1.0) as at:
+async def test_expired_files_and_old_batches_are_removed_unless_a_batch_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, now = FakeEngine(), time.time
+    async with served(tmp_path, engine, max_batch_age=1000.0) as at:
         api, folder = client(at), at.context.batches.folder  # type: ignore[union-attr]
         done = await until(api, (await begin(api, lines(1))).id, "completed")
         engine.gate = asyncio.Event()
         running = await begin(api, lines(1))
         async with asyncio.timeout(60):
-            while [each async for each in api.files.list()] or folder.batches[done.id].created_at + 1 > time.time():
-                await asyncio.sleep(0.02)
+            while len(engine.submitted) < 2:
+                await asyncio.sleep(0.005)
+        monkeypatch.setattr(time, "time", lambda: now() + 2000)
+        assert [each async for each in api.files.list()] == []
         with pytest.raises(openai.NotFoundError):
             await api.files.content(done.output_file_id)
         await folder.sweep()
