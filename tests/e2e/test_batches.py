@@ -96,9 +96,9 @@ def test_a_batch_whose_server_and_worker_are_killed_20_times_answers_each_line_o
 def test_a_full_disk_loses_no_line_and_refuses_uploads(tmp_path: Path) -> None:
     """Bound the size of the files that the server may write: the kernel then refuses writes as on a full disk."""
     with served(tmp_path) as server, client(server) as api:
-        batch_id = begin(server, lines(600))
         _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (100_000, hard))
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (100_000, hard))  # more than the input has
+        batch_id = begin(server, lines(600))
         wait_for(lambda: "batches wait, as their folder is full" in server.output, "the batch waits for room")
         with pytest.raises(openai.APIStatusError, match="disk") as refused:
             api.files.create(file=("input.jsonl", bytes(300_000)), purpose="batch")
@@ -133,7 +133,7 @@ def test_two_servers_do_not_share_a_folder_and_an_upload_may_be_larger_than_a_bo
 
 
 def test_a_drain_does_not_wait_for_batches_which_continue_after_the_restart(tmp_path: Path) -> None:
-    with served(tmp_path) as server:
+    with served(tmp_path, "--max-num-seqs", "1") as server:  # rows one by one, which take longest
         batch_id = begin(server, lines(600))
         wait_for(lambda: server.get(f"/v1/batches/{batch_id}").json()["request_counts"]["completed"], "it runs")
         server.signal(signal.SIGTERM)
