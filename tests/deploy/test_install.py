@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy import install
-from tests.support.processes import ROOT, free_port
+from tests.support.processes import ROOT
 
 SCRIPT = ROOT / "deploy" / "install.py"
 PYTHON = f"cp{sys.version_info[0]}{sys.version_info[1]}"
@@ -130,11 +131,18 @@ def page(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address without a listener, held so that no server of another test begins to listen on it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
 @no_gpu
 def test_the_cpu_build_is_taken_from_its_index_else_as_pip_is_configured(
-    page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    page: str, silent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    silent = f"http://127.0.0.1:{free_port()}"
     folder = str(tmp_path / "index")
     assert install.torch_index(page, {}) == page
     with_password = page.replace("//", "//user:pass@")
@@ -146,8 +154,9 @@ def test_the_cpu_build_is_taken_from_its_index_else_as_pip_is_configured(
 
 
 @no_gpu
-def test_where_no_cpu_build_is_found_the_size_of_the_other_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    silent = f"http://127.0.0.1:{free_port()}"
+def test_where_no_cpu_build_is_found_the_size_of_the_other_is_told(
+    silent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert install.torch_index(silent, {"index-url": [silent]}) is None
     told = capsys.readouterr().err
     assert told.startswith("warning: no CPU build of torch ")
