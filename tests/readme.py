@@ -153,7 +153,7 @@ def run_console(command: str, server: Server) -> str:
     """Return the command's output, with the documents' address replaced by this server's. Raises CalledProcessError."""
     shell = ["bash", "-o", "pipefail", "-c", command.replace(ADDRESS, f"{server.host}:{server.port}")]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # `lightwell` itself
-    done = subprocess.run(shell, check=True, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
+    done = subprocess.run(shell, check=True, capture_output=True, text=True, timeout=600, env=environment, cwd=ROOT)
     output = done.stdout.strip()
     return output.replace(str(ROOT), "/home/me/lightwell")
 
@@ -177,7 +177,7 @@ def run_python(examples: Sequence[Example], server: Server) -> dict[Example, str
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     done = subprocess.run(
         [sys.executable, "-c", RUN_EACH], input=json.dumps(codes), env=environment,
-        check=True, stdout=subprocess.PIPE, text=True, timeout=240,
+        check=True, stdout=subprocess.PIPE, text=True, timeout=1200,
     )  # fmt: skip
     return dict(zip(examples, json.loads(done.stdout.splitlines()[-1]), strict=True))
 

@@ -84,7 +84,7 @@ async def test_a_client_that_leaves_while_it_waits_does_not_keep_the_model_loade
     async with several(tmp_path, "text", "embed", most_loaded=1) as at, listening(at.site) as url:
         gate, slot = asyncio.Event(), at.models.slot("text")
         at.loader.gates["text"] = gate
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=None) as client:
             body = {"model": "text", "prompt": "ab", "max_tokens": 2}
             task = asyncio.create_task(client.post(f"{url}/v1/completions", json=body))
             await until(lambda: slot.num_waiting and at.loader.num_loads)

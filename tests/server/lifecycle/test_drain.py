@@ -55,7 +55,7 @@ def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in(n
 def test_while_draining_probes_are_answered_and_a_second_signal_ends_the_server_at_once(
     send: Callable[[int, int], None], number: int
 ) -> None:
-    with running_server() as server:
+    with running_server("--shutdown-grace", "600") as server:
         server.wait_ready()
         url = server.url
         with server.http.stream("POST", url + "/fake", json=STREAM) as response:
