@@ -71,6 +71,8 @@ def test_no_server_outlives_its_command(number: signal.Signals) -> None:
         "Tell a long story of a wolf.",
         "--max-tokens",
         "900",
+        "--temperature",
+        "0",
     ]
     if number == signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("programs in the background of a script ignore Ctrl-C")
