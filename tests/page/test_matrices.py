@@ -97,6 +97,7 @@ def test_a_matrix_times_a_word_is_its_query(open_view: Open) -> None:
     embedding = of_fables("embed_tokens")[token_ids(page, TEXT)[3]].astype(float)
     x = embedding / np.sqrt((embedding**2).mean() + 1e-5) * of_fables("layers.0.input_layernorm")
     q = of_fables("layers.0.self_attn.q_proj")[6 * 32 : 7 * 32] @ x
+    expect(said).to_contain_text("q[1] = ")
     found = re.search(r"q\[1\] = (\S+)", said.inner_text())
     assert found is not None
     assert float(found[1].replace("−", "-")) == pytest.approx(q[1], abs=0.02 * np.abs(q).max())

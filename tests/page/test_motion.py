@@ -6,10 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 from safetensors.torch import load_file
 
-from tests.page.conftest import TEXT, Open, ask, new_page, open_rows, percent, saved, settle, show, wait_until, written
+from tests.page.conftest import (
+    DRAWN,
+    TEXT,
+    Open,
+    ask,
+    new_page,
+    open_rows,
+    percent,
+    saved,
+    settle,
+    show,
+    wait_until,
+    written,
+)
 from tests.support.processes import ROOT, Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -191,12 +204,18 @@ def test_without_mlps_the_others_sum_to_the_vector_without_them(open_view: Open,
     expect(page.get_by_role("columnheader", name="the lens reads")).to_have_count(0)  # no state of the model
 
 
+def tips(page: Page) -> Locator:
+    """Return the cells with the lens's words, once its answer has come: it is not waited for to draw the arrows."""
+    page.get_by_role("columnheader", name="the lens reads").first.wait_for()
+    return page.locator(".motion-table tbody tr td:last-child")
+
+
 @pytest.mark.parametrize("layers", ["sum", "each", "one"])
 def test_the_tips_are_named_by_the_lens(open_view: Open, server: Server, layers: str) -> None:
     page = open_view("motion", **HERE, motion_layers=layers)
     tops = ask(server, "/v1/lens", {"input": TEXT, "positions": QUERY, "top_k": 8})["data"][0]["top_tokens"]
     words = [", ".join([token.strip() for token in state[0] if any(map(str.isalnum, token))][:3]) for state in tops]
-    cells = page.locator(".motion-table tbody tr td:last-child")
+    cells = tips(page)
     read = [told for told in cells.all_inner_texts() if told]
     if layers == "sum":
         assert read == [words[LAYERS]]
@@ -273,7 +292,8 @@ def picture(page: Page) -> bytes:
 def test_the_picture_follows_from_the_progress_alone(browser: Browser, server: Server) -> None:
     with new_page(browser) as page:
         show(page, server, "motion", **HERE, motion_space="space", motion_layers="each", motion_at=0.5)
-        page.locator(".motion-table").wait_for()
+        tips(page)  # they are drawn, too
+        page.evaluate(DRAWN)
         between_steps = picture(page)
         page.get_by_role("button", name="One step back").click()
         wait_until(page, lambda: picture(page) != between_steps)

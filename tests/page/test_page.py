@@ -213,6 +213,7 @@ def test_the_list_of_views_has_five_groups_with_names(open_view: Open) -> None:
 def test_on_a_phone_the_list_of_views_is_a_line_that_shows_the_open_one(open_view: Open) -> None:
     page = open_view("attention")
     page.set_viewport_size({"width": 390, "height": 844})
+    expect(page.locator("nav.rail")).to_have_css("border-right-width", "0px")
     buttons = page.get_by_role("navigation", name="Views").get_by_role("button").all()
     assert len({box_of(button)["y"] for button in buttons}) == 1
     page.goto(page.url.replace("view=attention", "view=server"))

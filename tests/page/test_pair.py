@@ -49,6 +49,7 @@ def test_the_decoder_reads_what_the_model_writes_where_nobody_wrote(open_view: O
     field.fill("my own words")
     field.press("Enter")
     page.get_by_label("Text (the encoder reads it)").fill("Another text")
+    expect(page.get_by_role("group", name="Tokens of the encoder")).not_to_contain_text("creature")
     settle(page)
     expect(field).to_have_value("my own words")
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.page.chats import write
-from tests.page.conftest import Open, box_of, show
+from tests.page.conftest import Open, box_of, show, wait_until
 from tests.page.test_accessibility import are_headings_in_order, nameless, opened_views, serious
 from tests.support.processes import Server
 
@@ -93,13 +93,13 @@ def test_the_weights_of_a_wide_table_stay_in_sight(phone: Page, open_view: Open)
 def test_the_card_of_a_tapped_token_is_on_the_screen_with_the_token(phone: Page, open_view: Open) -> None:
     open_view("chat", chat_mode="text", write_max_tokens=120, write_seed=7)
     write(phone)
+    card = phone.get_by_role("complementary", name="The chosen token")
     for place in (3, 60, 100):
         token = phone.locator(".prose button").nth(place)
         token.click()
-        card = phone.get_by_role("complementary", name="The chosen token")
         expect(card.locator("tbody tr").first).to_be_in_viewport()
         expect(token).to_be_in_viewport(ratio=1)
-        assert box_of(token)["y"] + box_of(token)["height"] <= box_of(card)["y"], place
+        wait_until(phone, lambda token=token: box_of(token)["y"] + box_of(token)["height"] <= box_of(card)["y"])
         card.get_by_role("button", name="Close").click()
 
 
@@ -125,9 +125,12 @@ CHOSEN = """() => {
 def test_the_chosen_row_of_the_wall_is_seen_with_its_frame(phone: Page, open_view: Open) -> None:
     """Let the chosen head end at the wall's own end: its frame is wider."""
     open_view("attention", layer=3)
+    wait_until(phone, lambda: phone.evaluate(CHOSEN)[0] > 0)
     end, _, _ = phone.evaluate(CHOSEN)
     phone.set_viewport_size({"width": WIDTH, "height": round((end - 2) / 0.7)})
     open_view("attention", layer=2)
+    wait_until(phone, lambda: 0 < phone.evaluate(CHOSEN)[0] < end)  # a wall off the screen is painted later
     open_view("attention", layer=3)
+    wait_until(phone, lambda: phone.evaluate(CHOSEN)[0] >= end)
     end, scrolled, height = phone.evaluate(CHOSEN)
     assert scrolled <= end <= scrolled + height + 2

@@ -307,10 +307,10 @@ def test_a_sentence_has_marks_for_the_parts_of_the_document_it_depends_on(page: 
     expect(marks).to_have_count(len(labels), timeout=PATIENCE_MS)
     assert [mark.get_attribute("aria-label") for mark in marks.all()] == labels
     marks.first.hover()
-    assert page.evaluate(COLOURS) == {"source": [texts[0]]}
+    wait_until(page, lambda: page.evaluate(COLOURS) == {"source": [texts[0]]})
     expect(page.locator(".tooltip")).to_have_text(labels[0].partition(". ")[2])
     page.mouse.move(1, 1)
-    assert page.evaluate(COLOURS) == {}
+    wait_until(page, lambda: page.evaluate(COLOURS) == {})
     marks.first.click()
     expect(page.locator(".panel pre")).to_be_in_viewport()
     page.reload()

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from tests.page.conftest import PATIENCE_MS, Open, Tab, new_page, settle
+from tests.page.conftest import PATIENCE_MS, Open, Tab, new_page, settle, wait_until
 from tests.page.test_clip import FRAMES
 from tests.support.processes import Server
 
@@ -81,7 +81,7 @@ def test_a_link_opens_the_same_frame(page: Page, open_view: Open) -> None:
     page.goto(link)
     settle(page)
     expect(slider).to_have_value(place)
-    assert page.evaluate(PICTURE) == picture
+    wait_until(page, lambda: page.evaluate(PICTURE) == picture)
 
 
 def test_a_file_that_is_saved_while_the_picture_plays_opens_at_that_frame(

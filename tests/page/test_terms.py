@@ -2,9 +2,9 @@
 
 import re
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, FloatRect, Page, expect
 
-from tests.page.conftest import Open, box_of, new_page, settle
+from tests.page.conftest import Open, box_of, new_page, settle, wait_until
 from tests.support.processes import Server
 from tests.test_page_source import PAGE, page_files
 
@@ -57,6 +57,10 @@ def check_terms(page: Page, view: str) -> None:
     expect(page.locator(".term-says:visible")).to_have_count(0)
 
 
+def is_on_screen(box: FloatRect) -> bool:
+    return 0 <= box["x"] <= 390 - box["width"] and 0 <= box["y"] <= 844 - box["height"]
+
+
 def test_a_word_is_explained_by_mouse_and_finger_and_closed_again(browser: Browser, server: Server) -> None:
     with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True) as page:
         page.goto(f"{server.url}/#view=lens")
@@ -65,9 +69,7 @@ def test_a_word_is_explained_by_mouse_and_finger_and_closed_again(browser: Brows
         words = page.locator("main .term")
         for word in (words.first, words.last):
             word.tap()
-            box = box_of(says)
-            assert 0 <= box["x"] <= 390 - box["width"]
-            assert 0 <= box["y"] <= 844 - box["height"]
+            wait_until(page, lambda: is_on_screen(box_of(says)))  # it follows the page, which scrolls to the word
             word.tap()
             expect(says).to_have_count(0)
         words.first.tap()
