@@ -100,7 +100,7 @@ class GroupedRows:
         scales = torch.cat([scales for scales, _ in found])
         if not torch.isfinite(scales).all():
             raise ValueError(
-                f"int4 cannot hold a weight {list(weight.shape)} with numbers that are not finite or too large"
+                f"int4 cannot represent a weight {list(weight.shape)} with numbers that are infinite, NaN or too large"
             )
         return cls(torch.cat([codes for _, codes in found]).flatten(1), scales, values=tuple(range(-8, 8)))
 

@@ -39,7 +39,7 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None, revision: st
         name_or_path = default_name()
     path = Path(expanduser(name_or_path))
     if revision is not None and (exists(path) or name_or_path in BUILT_IN):
-        raise ModelLoadError(f"--revision {revision!r} needs a hub id, and model {name_or_path!r} is none")
+        raise ModelLoadError(f"--revision {revision!r} needs a hub id, but model {name_or_path!r} is not a hub id")
     if isdir(path):
         return _of_folder(path, gguf_file)
     if exists(path):
@@ -63,7 +63,7 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None, revision: st
 
 
 _REASONS = {
-    "GatedRepoError": "the hub gives it to accounts with access only (HF_TOKEN)",
+    "GatedRepoError": "only accounts with access may download it from the hub (HF_TOKEN)",
     "RepositoryNotFoundError": "the hub has no such model, or it is private (HF_TOKEN)",
     "RevisionNotFoundError": "the model has no such revision",
     "EntryNotFoundError": "the model has no such file",
@@ -77,8 +77,8 @@ def default_name() -> str:
     """Return the name of the default model. Raises ModelLoadError if it is not installed."""
     if _installed_smollm2() is None:
         raise ModelLoadError(
-            f"no MODEL is named, and the default model, {SMOLLM2}, is not installed; {INSTALL_SMOLLM2}, and "
-            f"`lightwell serve {FABLES}` serves the small model that is built in"
+            f"no MODEL is given, and the default model, {SMOLLM2}, is not installed; {INSTALL_SMOLLM2}, and "
+            f"`lightwell serve {FABLES}` serves the small built-in model"
         )
     return SMOLLM2
 
@@ -234,6 +234,6 @@ def _not_given(hub_id: str, error: Exception, needed: str) -> ModelLoadError:
     reason = next((_REASONS[kind] for kind in kinds if kind in _REASONS), "the hub cannot be reached")
     system = error.strerror if isinstance(error, OSError) and isinstance(error.errno, int) else None
     return ModelLoadError(
-        f"model {hub_id!r:.200} is no local folder and the hub did not give it: {system or reason}; without a network "
-        f"the path of {needed} is accepted{did_you_mean(hub_id, BUILT_IN)}"
+        f"model {hub_id!r:.200} is not a local folder, and the download from the hub failed: "
+        f"{system or reason}; without a network the path of {needed} is accepted{did_you_mean(hub_id, BUILT_IN)}"
     )

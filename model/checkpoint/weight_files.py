@@ -91,7 +91,9 @@ def _torch_entries(path: Path) -> dict[str, StoredTensor]:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     # Damaged and hostile files raise errors of many types.
     except Exception as error:
-        raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it; only tensors are accepted") from error
+        raise ModelLoadError(
+            f"{path}: torch.load(weights_only=True) cannot read it; only tensors are accepted"
+        ) from error
     if not isinstance(state, dict) or not all(isinstance(name, str) and _is_plain(x) for name, x in state.items()):
         raise ModelLoadError(f"{path}: a dict of dense tensors by name is expected, but it contains other values")
     dtypes = {name: _TORCH_DTYPES.get(x.dtype, str(x.dtype)) for name, x in state.items()}
@@ -302,7 +304,7 @@ def _shards(index: Path) -> list[Path]:
     try:
         files = sorted(set(read_json(index)["weight_map"].values()))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ModelLoadError(f"{index}: not a weight index; weight_map is to name a file for each tensor") from error
+        raise ModelLoadError(f"{index}: not a weight index; weight_map must name a file for each tensor") from error
     # Files must be next to the index. A path could lead to any folder.
     missing = [str(name)[:99] for name in files if not isfile(index.parent / str(name)) or Path(str(name)).name != name]
     if missing:

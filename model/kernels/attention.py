@@ -96,11 +96,11 @@ class VisibleKeys:
         self.num_blocks = int(self.tables.max(initial=-1)) + 1
         most, end = self.tables.shape[1] * block_size, int(self.last.max(initial=0))
         if self.tables.min(initial=0) < 0:
-            raise ValueError(f"tables has the block {self.tables.min()}; blocks count from 0")
+            raise ValueError(f"tables contains block {self.tables.min()}; 0 and above are accepted")
         if min(self.positions.min(initial=0), self.first.min(initial=0), self.last.min(initial=0)) < 0:
             raise ValueError("positions, first and last must not be negative")
         if end > most:
-            raise ValueError(f"last is {end} in one row; tables has blocks for {most} keys")
+            raise ValueError(f"last contains {end}; at most {most}, the keys in the blocks of tables, is accepted")
         self.longest = max(1 + int(self.positions.max(initial=-1)), end)
         """The least number of positions that includes every row and every visible key."""
         self.addresses = {
@@ -115,7 +115,7 @@ class VisibleKeys:
     def table(self, sequence: int) -> int:
         """Return the address of the blocks of one sequence."""
         if not 0 <= sequence < len(self.tables):
-            raise ValueError(f"sequence is {sequence}; there are {len(self.tables)}")
+            raise ValueError(f"sequence is {sequence}; 0 to {len(self.tables) - 1} is accepted")
         return int(self.tables[sequence].ctypes.data)
 
 
@@ -130,9 +130,11 @@ class AttentionItems:
         """
         self.array = _array("items", items, np.int32, 2)
         if items.shape[1] != 5:
-            raise ValueError(f"items must have 5 columns, not {items.shape[1]}")
+            raise ValueError(f"items has {items.shape[1]} columns; 5 are accepted")
         if items.min(initial=0) < 0 or items[:, 2].min(initial=1) < 1:
-            raise ValueError(f"items must not be negative and have rows; the least of each are {items.min(0).tolist()}")
+            raise ValueError(
+                f"items must not be negative and must have rows (smallest numbers: {items.min(0).tolist()})"
+            )
         sizes = items[:, 0] + 1, items[:, 1] + items[:, 2], items[:, 3] + items[:, 4]
         self.sizes = tuple(int(each.max(initial=0)) for each in sizes)
         """The least numbers of sequences, rows and key heads of a step with these items."""
@@ -174,7 +176,7 @@ def attend(
     check_tensor("out", out, (keys.dtype,), q.shape)
     if pattern_output is not None and pattern_output.shape != (len(seen.tables), q.shape[1]):
         raise ValueError(
-            f"pattern_output is for {pattern_output.shape} spans and heads; there are {(len(seen.tables), q.shape[1])}"
+            f"pattern_output has shape {pattern_output.shape}; {(len(seen.tables), q.shape[1])} is accepted"
         )
     for size, needed in zip((len(seen.tables), q.shape[0], keys.shape[1]), items.sizes, strict=True):
         if needed > size:
@@ -215,7 +217,9 @@ def attention_rows(
     chosen_rows, chosen_heads = _chosen("rows", rows, q.shape[0]), _chosen("heads", heads, q.shape[1])
     arguments.tables = seen.table(sequence)
     if num_keys < 0 or seen.last[chosen_rows].max(initial=0) > num_keys:
-        raise ValueError(f"num_keys is {num_keys}; a row sees {seen.last[chosen_rows].max(initial=0)} keys")
+        raise ValueError(
+            f"num_keys is {num_keys}; at least the {seen.last[chosen_rows].max(initial=0)} keys of a row are accepted"
+        )
     out = torch.empty(len(chosen_heads), len(chosen_rows), num_keys)
     kernels().call(
         f"attention_rows_{SUFFIXES[keys.dtype]}",
@@ -318,5 +322,5 @@ def _array(name: str, x: np.ndarray, dtype: type, num_axes: int) -> np.ndarray:
 def _chosen(name: str, indices: Sequence[int] | np.ndarray, count: int) -> np.ndarray:
     chosen = np.array(indices, np.int64)
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < count:
-        raise ValueError(f"{name} are from {chosen.min()} to {chosen.max()}; there are {count}")
+        raise ValueError(f"{name} are from {chosen.min()} to {chosen.max()}; 0 to {count - 1} are accepted")
     return chosen

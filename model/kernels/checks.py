@@ -58,7 +58,7 @@ def check_indices(name: str, indices: Tensor, limit: int) -> None:
     kernels().call("first_outside", "pllp", indices.data_ptr(), indices.numel(), limit, ctypes.byref(place))
     if place.value >= 0:
         found = int(indices.flatten()[place.value])
-        raise ValueError(f"{name} holds {found} at {place.value}; 0 to {limit - 1} is accepted")
+        raise ValueError(f"{name} contains {found} at {place.value}; 0 to {limit - 1} is accepted")
 
 
 def _refusal(name: str, x: Tensor, dtypes: Collection[torch.dtype], wanted: str) -> ValueError:

@@ -194,7 +194,7 @@ class DecoderRows:
                 raise ValueError(f"{name} is {array.dtype} {array.shape}; contiguous {dtype} of {num_rows} is accepted")
         for name, array in (("slots", slots), ("rotary_rows", self.rotary_rows)):
             if array.min(initial=0) < 0:
-                raise ValueError(f"{name} holds {array.min()}; {name} count from 0")
+                raise ValueError(f"{name} contains {array.min()}; 0 and above are accepted")
         self.key_ranges = (*key_ranges, *(() if cross is None else (cross,)))
         for key_range in self.key_ranges:
             if key_range.num_rows != num_rows or key_range.block_size != first.block_size:
@@ -210,7 +210,7 @@ class DecoderRows:
             if found != num_rows * num_key_heads:
                 raise ValueError(f"items have {found} rows and key heads; there are {num_rows} times {num_key_heads}")
             if alone[own.array[own.array[:, 2] > 1, 1]].any():
-                raise ValueError("items have rows of several, and one is single")
+                raise ValueError("an item has several rows, and one of them is marked as single")
         self.spans = spans_of(spans, num_rows if spans else 0)
         self.end_state = 1 + max((max(read, write) for _, _, read, write, _ in spans), default=-1)
         self.items, self.slots, self.alone = items, slots, alone
@@ -301,7 +301,7 @@ class Decoder:
             raise ValueError(f"steps from {first} to {end} are requested; there are {len(self._steps)}")
         self._check_rows(rows, caches)
         if others is None and self._num_others:
-            raise ValueError(f"others is None; the steps need {self._num_others} other streams")
+            raise ValueError(f"others is None; {self._num_others} streams are accepted")
         memory = caches.memory
         if queries or patterns is not None:
             memory = (CMemory * self._num_layers).from_buffer_copy(memory)
@@ -367,7 +367,7 @@ class Decoder:
             check_tensor(name, each.numbers, (self.dtype,), (len(each.rows), width))
             check_tensor(f"rows of {name}", each.rows, (torch.int64,), (len(each.rows),))
             if len(each.rows) and not 0 <= int(each.rows.min()) <= int(each.rows.max()) < num_rows:
-                raise ValueError(f"{name} are of rows {each.rows.tolist()}; there are {num_rows}")
+                raise ValueError(f"{name} are of rows {each.rows.tolist()}; 0 to {num_rows - 1} are accepted")
             places = (each.rows.data_ptr(), each.numbers.data_ptr())
             found = CTaken(*places, len(each.rows), each.register, row_width, each.first, width)
             by_step.setdefault(each.step, []).append(found)
@@ -410,7 +410,9 @@ class Decoder:
             if not 0 <= rows.start <= rows.stop <= num_rows:
                 raise ValueError(f"an adapter's rows {rows.start} to {rows.stop} are not in {num_rows} rows")
             if len(changes.array) != len(self._products):
-                raise ValueError(f"an adapter is of another decoder, with {len(changes.array)} products")
+                raise ValueError(
+                    f"an adapter has changes of {len(changes.array)} products; {len(self._products)} are accepted"
+                )
             found[i] = CAdaptedRows(rows.start, rows.stop, ctypes.addressof(changes.array))
         return found
 
@@ -434,7 +436,7 @@ class Decoder:
         if not self._token_layers:
             return None
         if of_tokens is None:
-            raise ValueError("of_tokens is None; the steps need the inputs of each layer")
+            raise ValueError("of_tokens is None; a tensor with the inputs of each layer is accepted")
         check_tensor("of_tokens", of_tokens, (self.dtype,), (num_rows, of_tokens.shape[1], self._token_width))
         if of_tokens.shape[1] < self._token_layers:
             raise ValueError(f"of_tokens has {of_tokens.shape[1]} layers; {self._token_layers} are accepted")

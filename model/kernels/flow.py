@@ -23,7 +23,7 @@ def maximum_flow(capacities: npt.NDArray[np.int32], source: int, target: int) ->
         found = f"{capacities.dtype} {list(capacities.shape)}"
         raise ValueError(f"capacities is {found}; int32 [L, n, n] is accepted, of at least 1 layer and 1 node")
     if capacities.min() < 0:
-        raise ValueError(f"capacities holds {capacities.min()}; 0 and more is accepted")
+        raise ValueError(f"capacities contains {capacities.min()}; 0 and above are accepted")
     for name, node in (("source", source), ("target", target)):
         if not 0 <= node < n:
             raise ValueError(f"{name} is {node}; 0 to {n - 1} is accepted")

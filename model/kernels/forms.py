@@ -66,7 +66,7 @@ def lay_weight(
         weight = QuantizedMatrix.of(parts, weight.dtype).to_dense()
     weight = weight.contiguous()
     if quantize == "fp8":
-        raise ValueError("our kernels have no form of fp8; int8, int4 and none are accepted")
+        raise ValueError("the CPU kernels do not support fp8; int8, int4 and none are accepted")
     if quantize == "int4" and weight.shape[1] % LEAST_GROUP == 0:
         rounded = [GroupedRows.quantize(weight)]
         return GroupedWeight(rounded, weight.dtype, arithmetic, int8_activations=int8_activations)

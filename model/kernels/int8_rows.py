@@ -39,7 +39,7 @@ class Int8Rows:
         """
         scales = weight.abs().amax(1).float() / 127
         if not torch.isfinite(scales).all():
-            raise ValueError(f"int8 cannot hold a weight {list(weight.shape)} with numbers that are not finite")
+            raise ValueError(f"int8 cannot represent a weight {list(weight.shape)} with infinite numbers or NaN")
         divisors = torch.where(scales > 0, scales, 1)[:, None]
         return cls((weight / divisors).round_().to(torch.int8), scales, weight.dtype)
 

@@ -76,7 +76,7 @@ def _library() -> ctypes.CDLL | None:
             built_from.restype = ctypes.c_uint64
         if built_from is None or built_from() != sources_hash():
             raise RuntimeError(
-                f"{path} was built from another source than the one in its folder; `make install` or `python "
+                f"{path} was not built from the source code in its folder; `make install` or `python "
                 "model/kernels/build.py` builds it again"
             )
     library.lightwell_progress.restype = ctypes.c_long
@@ -119,7 +119,7 @@ def kernels() -> Kernels:
                 f"{LEVEL_VARIABLE} is {wanted!r}, which is not compiled ({', '.join(there)} is); "
                 "`python model/kernels/build.py --all-levels` compiles every level"
             )
-        raise ValueError(f"{LEVEL_VARIABLE} is {wanted!r}; this CPU has {', '.join(there)}")
+        raise ValueError(f"{LEVEL_VARIABLE} is {wanted!r}; this CPU supports {', '.join(there)}")
     return Kernels(library, wanted or there[-1])
 
 
@@ -128,7 +128,7 @@ def check_variables() -> None:
     lacks; RuntimeError if it names a level and there are no kernels.
     """
     if os.environ.get(LIBRARY_VARIABLE) and not library_path().is_file():
-        raise ValueError(f"{LIBRARY_VARIABLE} is {str(library_path())!r}, where there is no library")
+        raise ValueError(f"{LIBRARY_VARIABLE} is {str(library_path())!r}; there is no library at this path")
     if levels() or os.environ.get(LEVEL_VARIABLE):
         kernels()
 

@@ -74,7 +74,7 @@ class Fp8Weight(Weight):
 
             self._quantize = quantize_rows
         if not torch.isfinite(weight).all():
-            raise ValueError(f"fp8 cannot hold a weight {list(weight.shape)} with numbers that are not finite")
+            raise ValueError(f"fp8 cannot represent a weight {list(weight.shape)} with infinite numbers or NaN")
         padding = 0, -self.num_inputs % _MULTIPLE, 0, -self.num_outputs % _MULTIPLE
         self._rows = Fp8Rows.quantize(F.pad(weight, padding))
 

@@ -172,7 +172,7 @@ class Tokenizer:
         """Raise `ValueError`, naming the id and the range, unless every id is in [0, vocab_size)."""
         for token_id in ids:
             if not 0 <= token_id < self.vocab_size:
-                raise ValueError(f"token id {token_id} is out of range: accepted are 0 to {self.vocab_size - 1}")
+                raise ValueError(f"token id {token_id} is out of range; 0 to {self.vocab_size - 1} are accepted")
 
     def decode_window(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Return a part of a text for the detokenizer, without clean-up or checks; ids without a token are left out."""

@@ -333,7 +333,7 @@ def _read_object(path: Path) -> Json:
     """Return a JSON file's object, or {} if there is no such file."""
     value = read_json(path) if path.exists() else {}
     if not isinstance(value, dict):
-        raise TokenizerError(f"{path} must hold a JSON object, not {type(value).__name__}")
+        raise TokenizerError(f"{path} must contain a JSON object, not {type(value).__name__}")
     return value
 
 

@@ -45,7 +45,7 @@ def test_numbers_move_by_two_steps_at_most_and_by_less_than_without_a_choice_of_
 def test_what_it_cannot_hold_is_refused(number: float) -> None:
     weight = torch.randn(70, 64)
     weight[3, 5] = number
-    with pytest.raises(ValueError, match=r"int4 cannot hold a weight \[70, 64\]"):
+    with pytest.raises(ValueError, match=r"int4 cannot represent a weight \[70, 64\]"):
         Linear(weight, quantize="int4")
 
 

@@ -306,7 +306,10 @@ def _check_shared(hf: Fields, windows: tuple[int | None, ...], num_shared: int) 
     """Raise ModelLoadError if no earlier layer of the same kind has the keys and values of a layer."""
     own = windows[: len(windows) - num_shared]
     if not 0 <= num_shared < len(windows) or {each is None for each in windows} != {each is None for each in own}:
-        raise hf.refuse("num_kv_shared_layers", "earlier layers of each kind, with and without a window, are expected")
+        raise hf.refuse(
+            "num_kv_shared_layers",
+            "a number that leaves earlier layers of each kind, with and without a window, is expected",
+        )
 
 
 GEMMA4 = Family(

@@ -239,7 +239,7 @@ def _read_hybrid(hf: Fields, common: Common) -> ModelConfig:
     spelled = "layers_block_type" if is_old else "layer_types"
     kinds = hf.values.get(spelled) or ["mamba"]
     if not isinstance(kinds, list) or any(kind not in ("attention", "full_attention") for kind in kinds):
-        raise hf.refuse(spelled, "only attention in every layer is supported, and no mamba")
+        raise hf.refuse(spelled, "only attention layers are supported, not mamba")
     positions = hf.values.get("position_embedding_type")
     if positions not in (None, "nope", "rope"):
         raise hf.refuse("position_embedding_type", "rope, nope and null are supported")

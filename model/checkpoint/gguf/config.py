@@ -124,7 +124,7 @@ def _rope(fields: _Fields) -> dict[str, Any]:
     elif kind != "linear":
         accepted = "none, linear and yarn"
         raise ModelLoadError(
-            f"GGUF metadata: {fields.architecture}.rope.scaling.type is {kind!r}; {accepted} are served"
+            f"GGUF metadata: {fields.architecture}.rope.scaling.type is {kind!r}; {accepted} are accepted"
         )
     return found | scaling
 
@@ -154,7 +154,7 @@ def _llama3_factor(fields: _Fields, theta: float) -> float:
         if len(found) == len(share) and np.allclose(found, 1 / ((1 - share) / factor + share), rtol=1e-3):
             return factor
     raise ModelLoadError(
-        "the tensor rope_freqs.weight of the GGUF file is not supported; only the factors of Llama 3 are"
+        "the tensor rope_freqs.weight of the GGUF file is not supported; only Llama 3's factors are supported"
     )
 
 

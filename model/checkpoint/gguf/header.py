@@ -180,7 +180,7 @@ class _Reader:
         if most is not None and count > most:
             raise self._fault(f"announces {count} {what} at byte {self._at}; at most {most} are accepted")
         if count * least_bytes > left:
-            raise self._fault(f"announces {count} {what} at byte {self._at}, and ends {left} bytes later")
+            raise self._fault(f"announces {count} {what} at byte {self._at}, but has only {left} more bytes")
 
     def _text(self) -> str:
         # Called hundreds of thousands of times for some vocabularies, so it does not call the functions below.

@@ -80,7 +80,8 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}token_type has {len(types)} entries for {len(tokens)} tokens")
     if (longest := max(map(len, tokens), default=0)) > _MOST_CHARACTERS:
         raise ModelLoadError(
-            f"GGUF metadata: a token of {_PREFIX}tokens has {longest} characters; the most is {_MOST_CHARACTERS}"
+            f"GGUF metadata: a token of {_PREFIX}tokens has {longest} characters; "
+            f"at most {_MOST_CHARACTERS} are accepted"
         )
     tokenizer = _MAKERS[kind](metadata, {token: i for i, token in enumerate(tokens)})
     kinds = np.asarray(types if types is not None else np.ones(len(tokens), np.int32))
@@ -162,7 +163,7 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Toke
         if len(pair) != 2 or not all(part in vocabulary for part in (*pair, pair[0] + pair[1])):
             found = " ".join(pair)
             raise ModelLoadError(
-                f"GGUF metadata: {_PREFIX}merges has the entry {found!r}; two tokens that make a third are expected"
+                f"GGUF metadata: {_PREFIX}merges has the entry {found!r}; two tokens that form a third are expected"
             )
     tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
     tokenizer.pre_tokenizer = _WORDS[pre]()
@@ -200,7 +201,7 @@ def _pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenize
     """
     scores = metadata.get(f"{_PREFIX}scores")
     if scores is None or len(scores) != len(vocabulary):
-        raise ModelLoadError(f"GGUF metadata: {_PREFIX}scores are missing, or not one for each token")
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}scores must have one score for each token")
     tokens = list(vocabulary)
     # Merges are ordered by the score of the merged piece, the highest first, and several merges of one piece by the
     # ids of their parts, as in the files that transformers converts.

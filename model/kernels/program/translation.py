@@ -120,7 +120,7 @@ def translate(
         if each.op in (_MULTIPLY, _EXPERTS):
             array[n - 1].next = ctypes.addressof(array) + n * ctypes.sizeof(CStep)
     if any(each.op in (_GATE, _GATE_TOKENS) and each.next is None for each in array):
-        raise ValueError("a gate has no product after it; one of its rows is accepted")
+        raise ValueError("a gate has no product after it; a product of its rows is accepted")
     return array, [*starts, len(found)], widths, translation.kept
 
 
@@ -193,7 +193,9 @@ class _Translation:
         match step:
             case NormRows(norm, source, target):
                 if max(source, target) >= Register.GIVEN:
-                    raise ValueError(f"a norm is of {source.name} and {target.name}; registers of rows are accepted")
+                    raise ValueError(
+                        f"a norm reads {source.name} and writes {target.name}; registers of rows are accepted"
+                    )
                 self._take(step, source, self.width)
                 self.widths[target] = self.width
                 yield CStep(op=_NORM, source=source, target=target, norm=self._norm("norm", norm, self.width))
@@ -266,7 +268,7 @@ class _Translation:
         if isinstance(step, MergeRows):
             return CStep(op=_MERGE)
         if step.target not in (Register.NORMED, Register.ASIDE):
-            raise ValueError(f"a sum is put in {step.target.name}; NORMED or ASIDE is accepted")
+            raise ValueError(f"a sum is written to {step.target.name}; NORMED or ASIDE is accepted")
         return CStep(op=_JOIN, target=step.target, adds=step.adds)
 
     def _of_streams(self, step: Tanh | PredictStreams | CorrectStreams | AddToOthers) -> CStep:
@@ -307,7 +309,7 @@ class _Translation:
         check_activation(step.activation)
         if max(step.source, step.target) >= Register.GIVEN:
             raise ValueError(
-                f"a product is of {step.source.name} and {step.target.name}; registers of rows are accepted"
+                f"a product reads {step.source.name} and writes {step.target.name}; registers of rows are accepted"
             )
         weight = step.product.weight
         self._take(step, step.source, weight.num_inputs)
@@ -327,7 +329,9 @@ class _Translation:
     def _multiply_experts(self, step: MultiplyExperts) -> CStep:
         check_activation(step.activation)
         if min(step.source, step.target) < Register.GIVEN:
-            raise ValueError(f"experts are of {step.source.name} and {step.target.name}; GIVEN and later are accepted")
+            raise ValueError(
+                f"experts read {step.source.name} and write {step.target.name}; GIVEN and later registers are accepted"
+            )
         weight = step.products[0].weight
         self._take(step, step.source, weight.num_inputs)
         self._put(step.target, weight.num_outputs)

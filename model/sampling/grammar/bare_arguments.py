@@ -81,7 +81,7 @@ def _refuse(places: list[Place], keywords: Collection[str]) -> None:
     for place in places:
         for keyword in place.schema:
             if keyword in keywords:
-                raise GrammarError(place.at(keyword), "this model's calls cannot be held to it")
+                raise GrammarError(place.at(keyword), "the call format of this model cannot enforce it")
 
 
 _Written = TypeVar("_Written")
@@ -121,7 +121,7 @@ def _without(value: Any, path: str, here: str = "", is_schema: bool = True) -> A
 
 def _check_name(path: str, name: str, is_held: object) -> None:
     if not is_held:
-        raise GrammarError(path, f"this model's calls cannot hold the name {shown(name)}")
+        raise GrammarError(path, f"the call format of this model cannot represent the name {shown(name)}")
 
 
 class _Writer(Writer):
@@ -146,7 +146,7 @@ class _Writer(Writer):
         for part in parts:
             if part.schema.get("format") in FORMATS + REFUSED_FORMATS:
                 raise GrammarError(
-                    part.at("format"), "this model's calls cannot be held to it; describe the text with pattern"
+                    part.at("format"), "the call format of this model cannot enforce it; describe the text with pattern"
                 )
             if "pattern" in part.schema:
                 if len(shapes) > MAX_SHAPES:
@@ -166,7 +166,7 @@ class _Writer(Writer):
         texts = [value for value in values if isinstance(value, str)]
         wrong = next((text for text in texts if self._syntax.quote in text), None)
         if wrong is not None:
-            raise GrammarError("", f"this model's calls cannot hold the text {shown(wrong)}")
+            raise GrammarError("", f"the call format of this model cannot represent the text {shown(wrong)}")
         written = super().scalars([value for value in values if not isinstance(value, str)])
         return [*written, self._text(" | ".join(map(quoted, texts)))] if texts else written
 
@@ -184,7 +184,9 @@ class _Writer(Writer):
         for part in parts:
             for keyword in ("patternProperties", "propertyNames"):
                 if keyword in part.schema:
-                    raise GrammarError(part.at(keyword), "this model's calls cannot be held to it; name the properties")
+                    raise GrammarError(
+                        part.at(keyword), "the call format of this model cannot enforce it; name the properties"
+                    )
             for name in part.named("properties"):
                 _check_name(part.at("properties") + step(name), name, _NAME.fullmatch(name))
             for name in part.schema.get("required", []):

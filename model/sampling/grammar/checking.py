@@ -25,7 +25,7 @@ MAX_OPTIONAL = 500
 """Most parts of a terminal or pattern that follow each other and may all be left out: llguidance takes time and memory
 in proportion to the square of their number.
 """
-TOO_MANY_OPTIONAL = f"more than {MAX_OPTIONAL} parts in a row may be left out"
+TOO_MANY_OPTIONAL = f"more than {MAX_OPTIONAL} consecutive parts are optional"
 _results: LRUCache[bytes, Any] = LRUCache(1 << 22, getsizeof=lambda result: 500 + len(repr(result)))
 """Cached results of `remembered` functions, at most 4 million characters in total. A larger result is not cached."""
 _lock = Lock()
@@ -61,17 +61,17 @@ _REASONS = {
     "nsatisfiable": "",
     "look-around": "look-ahead and look-behind are not supported",
     "ackreference": "references to groups are not supported",
-    "unclosed group": "a bracket ( is unclosed",
-    "unopened group": "a bracket ) closes nothing",
+    "unclosed group": "a bracket ( is not closed",
+    "unopened group": "a bracket ) has no opening bracket",
     "repetition": "a repetition repeats nothing, or its count is wrong",
-    "character class|range bound": "a character class [...] is unclosed, or a range in it is wrong",
+    "character class|range bound": "a character class [...] is not closed, or a range in it is wrong",
     "escape|literal|nicode": "an escape \\ is wrong, or not supported",
-    "unknown name": "a rule or terminal is used and not defined",
+    "unknown name": "a rule or terminal is used but not defined",
     "JSON schema": "the schema in %json is wrong, or not supported",
     "too (big|large|many|complex)|limit|exceed|fuel": "it is too large",
     "Expected token|lexer error": "the syntax is wrong",
 }
-"""Parts of llguidance's messages, which are for programmers, and their plain words. "" means: no text is admitted."""
+"""Parts of llguidance's messages, which are for programmers, and their plain words. "" means: no text matches."""
 
 
 class _Bytes:
@@ -102,7 +102,7 @@ def check(grammar: str) -> None:
     up to two seconds, without the interpreter's lock.
     """
     if len(grammar) > MAX_BYTES:
-        raise GrammarError("", f"the grammar is written in more than {MAX_BYTES} bytes")
+        raise GrammarError("", f"the grammar has more than {MAX_BYTES} bytes")
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
     if matcher.is_error():
         wrong, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
@@ -110,7 +110,7 @@ def check(grammar: str) -> None:
             raise _refused(messages[0])
         return  # the error is about special tokens, which the byte tokenizer lacks
     if _admits_nothing(matcher):
-        raise GrammarError("", "no text is admitted")
+        raise GrammarError("", "no text matches it")
     for _ in range(STEPS):
         allowed = b"" if matcher.is_error() or matcher.is_stopped() else matcher.compute_logit_bias()[: END + 1]
         token = next((token for token, bias in enumerate(allowed) if bias), END)
@@ -236,4 +236,4 @@ def reason_of(message: str) -> str:
 def _refused(message: str) -> GrammarError:
     place = re.match(r"(?:at )?(\d+)\(\d+\)", message)  # its first line is a header of ours
     line = f"line {int(place[1]) - 1}: " if place else ""
-    return GrammarError("", line + (reason_of(message) or "no text is admitted"))
+    return GrammarError("", line + (reason_of(message) or "no text matches it"))

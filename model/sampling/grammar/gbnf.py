@@ -53,7 +53,7 @@ class _Reader:
 
     def alternatives(self, depth: int) -> str:
         if depth > MAX_DEPTH:
-            raise self.wrong(f"at most {MAX_DEPTH} brackets may hold each other")
+            raise self.wrong(f"brackets may be nested at most {MAX_DEPTH} levels deep")
         written = [self.sequence(depth)]
         while self.peek()[1] == "|" and self.peek()[0] == "mark":
             self.at += 1
@@ -95,14 +95,14 @@ class _Reader:
         if kind == "mark" and text in "*+?":
             self.at += 1
             if self.peek()[0] == "count" or (self.peek()[0] == "mark" and self.peek()[1] in "*+?"):
-                raise self.wrong("one part is repeated in one way; put it in ( )")
+                raise self.wrong("a part may have only one repetition; put it in ( )")
             return text
         if kind == "count":
             numbers = [int(number.lstrip("0")[:9] or 0) for number in re.findall(r"\d+", text)]
             if max(numbers) > MAX_REPEATED:
-                raise self.wrong(f"a part is counted to {MAX_REPEATED} at most")
+                raise self.wrong(f"a part may be repeated at most {MAX_REPEATED} times")
             if len(numbers) == 2 and numbers[0] > numbers[1]:
-                raise self.wrong(f"{text} counts down")
+                raise self.wrong(f"{text}: the first number is larger than the second")
             self.at += 1
             return re.sub(r"\s", "", text)
         return ""
@@ -125,7 +125,7 @@ class _Reader:
                 raise self.wrong(f"{match[0]} is not a character")
             if not code and match[4] not in {*_NAMED, *'\\"[]-^'}:
                 raise self.wrong(
-                    f'{match[0]} is no escape; \\n \\r \\t \\\\ \\" \\[ \\] \\xNN \\uNNNN and \\UNNNNNNNN are'
+                    f'{match[0]} is not an escape; use \\n \\r \\t \\\\ \\" \\[ \\] \\xNN \\uNNNN or \\UNNNNNNNN'
                 )
             found.append((chr(int(code, 16)) if code else _NAMED.get(match[4], match[4]), True))
         return found
@@ -135,7 +135,7 @@ class _Reader:
         negated = inner.startswith("^")
         characters = self.characters(inner[1:] if negated else inner)
         if not characters:
-            raise self.wrong(f"{text} names no character")
+            raise self.wrong(f"{text} contains no character")
         ranges, number = [], 0
         while number < len(characters):
             first = last = ord(characters[number][0])
@@ -152,11 +152,11 @@ class _Reader:
 def gbnf_grammar(text: str) -> str:
     """Return llguidance's grammar of a GBNF grammar with the first rule `root`."""
     if len(text.encode(errors="replace")) > MAX_BYTES:
-        raise GrammarError("", f"a grammar has at most {MAX_BYTES} bytes")
+        raise GrammarError("", f"a grammar must have at most {MAX_BYTES} bytes")
     tokens = _tokens(text)
     names = [token[1] for token, after in itertools.pairwise(tokens) if token[0] == "name" and after[0] == "defines"]
     if "root" not in names:
-        raise GrammarError("", "a grammar begins with its rule root ::= ...")
+        raise GrammarError("", "a grammar must have a rule root ::= ...")
     check_nesting(sum(part in ("::=", "(") for _, part, _ in tokens))
     terminals = {name: f"R{number}" for number, name in enumerate(dict.fromkeys(names))}
     written, used = _rules(tokens, terminals, True)
@@ -177,7 +177,7 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise GrammarError("", f"line {line}: {text[at : at + 20].splitlines()[0]!r} is not understood as GBNF")
+            raise GrammarError("", f"line {line}: {text[at : at + 20].splitlines()[0]!r} is not valid GBNF")
         if match.lastgroup != "space":
             tokens.append((str(match.lastgroup), match.group(), line))
         line += match.group().count("\n")
@@ -193,9 +193,9 @@ def _rules(
     while reader.at < len(tokens):
         kind, name, _ = reader.peek()
         if kind != "name" or reader.peek(1)[0] != "defines":
-            raise reader.wrong(f"a rule begins with name ::=, not {name}")
+            raise reader.wrong(f"a rule must begin with name ::= (got {name})")
         if name in written:
-            raise reader.wrong(f"rule {name} is there twice")
+            raise reader.wrong(f"rule {name} is defined twice")
         reader.rule = name
         reader.at += 2
         written[name] = f"{called[name]}: {reader.alternatives(0)}"

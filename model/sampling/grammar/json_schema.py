@@ -73,7 +73,7 @@ class Writer:
         self.space: Sequence_ = ()
         if whitespace_pattern is not None:
             if len(whitespace_pattern) > 1000:
-                raise GrammarError("", "whitespace_pattern: it has at most 1000 characters")
+                raise GrammarError("", "whitespace_pattern: it must have at most 1000 characters")
             expression = f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}"
             if wrong := why_refused(f"{HEADER}start: T\nT: {expression}\n"):
                 raise GrammarError("", f"whitespace_pattern: {wrong}")
@@ -85,7 +85,7 @@ class Writer:
         """Return the grammar. Raises GrammarError if no value satisfies the schema."""
         grammar = self.grammar_or_none()
         if grammar is None:
-            raise GrammarError("", "no value satisfies the schema, or none that ends")
+            raise GrammarError("", "no value of finite size satisfies the schema")
         return grammar
 
     def grammar_or_none(self) -> str | None:
@@ -207,10 +207,12 @@ class Writer:
             if grain == 1:
                 return [(self.rules.terminal(f"/{whole_numbers(first, last)}/"),)]
             if grain > MAX_MULTIPLE or max(abs(first), abs(last)) >= 2**63:
-                raise GrammarError(path, f"multipleOf is at most {MAX_MULTIPLE}, and bounds next to it below 2**63")
+                raise GrammarError(
+                    path, f"multipleOf must be at most {MAX_MULTIPLE}, and bounds next to it below 2**63"
+                )
             self._multiples += int(grain)
             if self._multiples > MAX_MULTIPLE:
-                raise GrammarError(path, f"all multipleOf of a schema are at most {MAX_MULTIPLE} together")
+                raise GrammarError(path, f"the sum of all multipleOf of a schema must be at most {MAX_MULTIPLE}")
             return [(inner_schema({"type": "integer", "minimum": first, "maximum": last, "multipleOf": int(grain)}),)]
         if far:
             raise GrammarError(
@@ -218,7 +220,7 @@ class Writer:
             )
         places = None if grain is None else len(str(grain.denominator)) - 1
         if grain is not None and (grain.numerator != 1 or grain.denominator != 10 ** (places or 0)):
-            raise GrammarError(path, f"multipleOf takes whole numbers, and 0.1, 0.01 and so on, not {float(grain)}")
+            raise GrammarError(path, f"multipleOf must be a whole number, or 0.1, 0.01 and so on (got {float(grain)})")
         largest = max((len(str(int(abs(b)))) for b in (bounds.low, bounds.high) if b is not None), default=1)
         if largest + (places or 0) > DIGITS:
             raise GrammarError(path, f"bounds and multipleOf need numbers of more than {DIGITS} digits")

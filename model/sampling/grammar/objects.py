@@ -68,7 +68,7 @@ def members(
     JSON permits a name twice, and only the last counts, so at most one of `others` is counted for `least`.
     """
     if len(named) - sum(needed for _, needed in named) > MAX_OPTIONAL:
-        raise GrammarError(path, f"at most {MAX_OPTIONAL} properties, or items of uniqueItems, may be left out")
+        raise GrammarError(path, f"at most {MAX_OPTIONAL} properties, or items of uniqueItems, may be optional")
     required = sum(needed for _, needed in named)
     if most is not None and (most >= len(named) + MAX_ITEMS or (not others and most >= len(named))):
         most = None

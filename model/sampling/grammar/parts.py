@@ -123,4 +123,4 @@ def found(path: str, pattern: str, text: str) -> bool:
     try:
         return re.search(pattern, text) is not None
     except re.error as error:
-        raise GrammarError(path, f"{shown(pattern)} is no pattern: character {error.pos} is wrong") from None
+        raise GrammarError(path, f"{shown(pattern)} is not a valid pattern: character {error.pos} is wrong") from None

@@ -90,14 +90,14 @@ class Place:
         for name in steps:
             path, schema = path + step(name), schema[name]
         if not isinstance(schema, dict | bool):
-            raise GrammarError(path, f"a schema is an object, true or false, not {shown(schema)}")
+            raise GrammarError(path, f"a schema must be an object, true or false (got {shown(schema)})")
         return Place(path, schema)
 
     def children(self, keyword: str) -> list["Place"]:
         """List the subschemas in the array under `keyword`."""
         listed = self.schema[keyword]
         if not isinstance(listed, list) or not listed:
-            raise GrammarError(self.path + step(keyword), f"{shown(listed)} is not a list of schemas")
+            raise GrammarError(self.path + step(keyword), f"it must be a list of schemas (got {shown(listed)})")
         if keyword not in self._listed:
             self._listed[keyword] = [self.child(keyword, number) for number in range(len(listed))]
         return self._listed[keyword]
@@ -107,7 +107,7 @@ class Place:
         if keyword not in self._named:
             inner = self.schema.get(keyword, {})
             if not isinstance(inner, dict):
-                raise GrammarError(self.path + step(keyword), f"it is an object of schemas, not {shown(inner)}")
+                raise GrammarError(self.path + step(keyword), f"it must be an object of schemas (got {shown(inner)})")
             self._named[keyword] = {name: self.child(keyword, name) for name in inner}
         return self._named[keyword]
 
@@ -134,7 +134,7 @@ def measure(schema: object) -> None:
         size += len(value) if isinstance(value, str) else 0
         if size > MAX_BYTES:  # json.dumps would take long
             break
-        wrong = None if len(steps) <= MAX_DEPTH else f"at most {MAX_DEPTH} objects and arrays may hold each other"
+        wrong = None if len(steps) <= MAX_DEPTH else f"objects and arrays may be nested at most {MAX_DEPTH} levels deep"
         if isinstance(value, dict):
             for name, inner in value.items():
                 if not isinstance(name, str) or not is_text(name):
@@ -148,17 +148,17 @@ def measure(schema: object) -> None:
         if wrong:
             raise GrammarError("".join(map(step, steps)), wrong)
     if size > MAX_BYTES or len(json.dumps(schema)) > MAX_BYTES:
-        raise GrammarError("", f"a schema has at most {MAX_BYTES} bytes")
+        raise GrammarError("", f"a schema may have at most {MAX_BYTES} bytes")
 
 
 def _wrong_scalar(value: object) -> str | None:
     if isinstance(value, str):
-        return None if is_text(value) else "the text holds half of a surrogate pair"
+        return None if is_text(value) else "the text contains half of a surrogate pair"
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{value} is not a valid number in JSON"
     if isinstance(value, int):
-        return None if abs(value) < TOO_LARGE else "a number has at most 100 digits"
-    return None if value is None else f"{type(value).__name__} is no value of JSON"
+        return None if abs(value) < TOO_LARGE else "a number may have at most 100 digits"
+    return None if value is None else f"{type(value).__name__} is not a type of JSON"
 
 
 def is_text(text: str) -> bool:
@@ -173,7 +173,7 @@ def draft_of(schema: Mapping[str, Any] | bool) -> int:
         return 2020
     draft = DRAFTS.get(uri.rstrip("#")) if isinstance(uri, str) else None
     if draft is None:
-        raise GrammarError(".$schema", f"{shown(uri)} is not known; drafts 4, 6, 7, 2019-09 and 2020-12 are")
+        raise GrammarError(".$schema", f"{shown(uri)} is not supported; drafts 4, 6, 7, 2019-09 and 2020-12 are")
     return draft
 
 
@@ -181,14 +181,14 @@ def resolve(root: Place, place: Place) -> Place:
     """Return the target of the `$ref` of `place`, in the same schema."""
     reference, path = place.schema["$ref"], place.at("$ref")
     if not isinstance(reference, str):
-        raise GrammarError(path, f"it is a text such as #/$defs/name, not {shown(reference)}")
+        raise GrammarError(path, f"it must be a text such as #/$defs/name (got {shown(reference)})")
     if reference in {"#", "#/"}:
         return root
     if not reference.startswith("#/"):
         raise GrammarError(
             path,
-            f"{shown(reference)} is not supported: other documents are never fetched, and inside one"
-            " a JSON pointer such as #/$defs/name is understood",
+            f"{shown(reference)} is not supported: other documents are never fetched; use a JSON"
+            " pointer such as #/$defs/name",
         )
     found: Any = root.schema
     steps: list[str | int] = []
@@ -224,10 +224,10 @@ def check_keywords(place: Place, draft: int, is_root: bool) -> None:
     inner_id = isinstance(schema.get("id" if draft == 4 else "$id"), str)
     if inner_id and not is_root:
         raise GrammarError(
-            place.at("id" if draft == 4 else "$id"), "only the whole schema may have one; refer with #/..."
+            place.at("id" if draft == 4 else "$id"), "only the whole schema may have it; use references such as #/..."
         )
     if not is_root and "$schema" in schema and draft_of(schema) != draft:
-        raise GrammarError(place.at("$schema"), "one schema has one draft; it is the one that the whole schema names")
+        raise GrammarError(place.at("$schema"), "it must be the draft of the whole schema")
 
 
 def _wrong_value(keyword: str, value: Any, draft: int) -> str | None:
@@ -235,16 +235,16 @@ def _wrong_value(keyword: str, value: Any, draft: int) -> str | None:
         return _wrong_number(keyword, value, draft)
     if keyword == "type":
         if not (isinstance(value, str) or (isinstance(value, list) and value)):
-            return f"it is a type's name or an array of them, not {shown(value)}"
+            return f"it must be the name of a type or an array of them (got {shown(value)})"
         for name in value if isinstance(value, list) else [value]:
             if not isinstance(name, str) or name not in TYPES:
-                return f"{shown(name)} is no type; the types are {', '.join(TYPES)}"
+                return f"{shown(name)} is not a type; the types are {', '.join(TYPES)}"
     elif keyword == "required" and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
-        return f"it is an array of names, not {shown(value)}"
+        return f"it must be an array of names (got {shown(value)})"
     elif keyword == "enum" and not (isinstance(value, list) and value):
-        return f"it is an array of the values that may be, not {shown(value)}"
+        return f"it must be an array of the permitted values (got {shown(value)})"
     elif keyword in {"pattern", "format"} and not isinstance(value, str):
-        return f"it is a text, not {shown(value)}"
+        return f"it must be a text (got {shown(value)})"
     elif keyword == "prefixItems" and draft < 2020:
         return "it belongs to draft 2020-12; in the draft that $schema names items takes an array"
     elif keyword == "items" and isinstance(value, list) and draft == 2020:
@@ -256,14 +256,13 @@ def _wrong_number(keyword: str, value: Any, draft: int) -> str | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if keyword in COUNTS:
         whole = is_number and value >= 0 and value == int(value)
-        return None if whole else f"it is a whole number from 0, not {shown(value)}"
+        return None if whole else f"it must be a whole number from 0 (got {shown(value)})"
     if is_number and abs(value) >= TOO_LARGE:
-        return f"a bound has at most 100 digits, not {shown(value)}"
+        return f"a bound may have at most 100 digits (got {shown(value)})"
     if keyword == "multipleOf":
-        return None if is_number and value > 0 else f"it is a number above 0, not {shown(value)}"
+        return None if is_number and value > 0 else f"it must be a number above 0 (got {shown(value)})"
     if keyword in {"minimum", "maximum"}:
-        return None if is_number else f"it is a number, not {shown(value)}"
+        return None if is_number else f"it must be a number (got {shown(value)})"
     if draft == 4:
-        return None if isinstance(value, bool) else f"in draft 4 it is true or false, not {shown(value)}"
-    said = "it is a number (true and false belong to draft 4, which $schema must name)"
-    return None if is_number else f"{said}, not {shown(value)}"
+        return None if isinstance(value, bool) else f"in draft 4 it must be true or false (got {shown(value)})"
+    return None if is_number else f"it must be a number (got {shown(value)}); only draft 4 accepts true and false"

@@ -41,7 +41,7 @@ def admitted_names(alternatives: Alternatives, rules: Conjunction) -> tuple[list
     if [KEY] in described:
         return listed, KEY
     if sum(map(len, described)) > MAX_SHAPES:
-        raise GrammarError(rules[0].path, f"names are described with at most {MAX_SHAPES} patterns and lengths")
+        raise GrammarError(rules[0].path, f"names may have at most {MAX_SHAPES} patterns and lengths")
     ways = [f"( {' & '.join(way)} )" for way in described]
     return listed, f"( {' | '.join(ways)} )" if ways else None
 
@@ -79,19 +79,21 @@ def found_pattern(path: str, pattern: str, character: str) -> str:
     ends = len(pieces) > starts and pieces[-1] == ("anchor", "$")
     inner = pieces[int(starts) : len(pieces) - int(ends)]
     if any(kind == "anchor" for kind, _ in inner) or ((starts or ends) and ("group", "|") in _top_level(inner)):
-        raise GrammarError(path, f"{shown(pattern)} is not supported: ^ and $ fit only at the ends, around (a|b)")
+        raise GrammarError(
+            path, f"{shown(pattern)} is not supported: ^ and $ are accepted only at the ends, around (a|b)"
+        )
     written = []
     for kind, piece in inner:
         if piece == "(?":
             raise GrammarError(path, f"{shown(pattern)} is not supported: groups are ( ) and (?: )")
         if kind == "class" and piece.startswith("[^") and re.search(r"\\[a-zA-Z]", piece):
-            raise GrammarError(path, f"{shown(piece)} is not supported; name its characters")
+            raise GrammarError(path, f"{shown(piece)} is not supported; list its characters")
         if kind == "class":
             piece = piece.replace(r"\d", "0-9").replace(r"\w", "A-Za-z0-9_")
         if kind == "escape" and piece in {r"\d", r"\w"}:
             piece = "[0-9]" if piece == r"\d" else "[A-Za-z0-9_]"
         elif re.search(r"\\[a-zA-Z0-9]", piece):
-            raise GrammarError(path, f"{piece} is not supported in a pattern here; name its characters")
+            raise GrammarError(path, f"{piece} is not supported in a pattern here; list its characters")
         written.append(piece)
     return f"{'' if starts else f'{character}*'}({''.join(written)}){'' if ends else f'{character}*'}"
 

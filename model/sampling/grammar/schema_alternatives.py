@@ -107,7 +107,9 @@ class Alternatives:
     def _one_of(self, part: Place) -> list[Conjunction]:
         """List oneOf's branches, each with the required properties that distinguish it from the others."""
         if part in self._open:
-            raise _LeadsBackError(part.at("oneOf"), "a branch refers back to it with no array or object in between")
+            raise _LeadsBackError(
+                part.at("oneOf"), "a branch refers back to it without an array or object between them"
+            )
         self._open.add(part)
         try:
             return self._branches_of(part)
@@ -119,7 +121,7 @@ class Alternatives:
         kept = {name: value for name, value in part.schema.items() if name not in COMBINING}
         shared = Place(part.path, kept, "next to oneOf")
         if len(branches) > MAX_BRANCHES:
-            raise GrammarError(part.at("oneOf"), f"it has at most {MAX_BRANCHES} branches; anyOf may have more")
+            raise GrammarError(part.at("oneOf"), f"it may have at most {MAX_BRANCHES} branches; anyOf may have more")
         needed: dict[int, dict[str, Any]] = {number: {} for number in range(len(branches))}
         for (i, one), (j, other) in itertools.combinations(enumerate(branches), 2):
             needs = self._distinction((*one, shared), (*other, shared), 3)
@@ -247,8 +249,8 @@ class Alternatives:
         self.num_steps += steps
         if self.num_steps > MAX_STEPS:
             path = parts[0].path if parts else ""
-            problem = f"it takes more than {MAX_STEPS} steps to read; send fewer parts that hold together (allOf, "
-            problem += "patternProperties, required), or fewer alternatives in one another"
+            problem = f"it takes more than {MAX_STEPS} steps to read; send fewer parts that apply together (allOf, "
+            problem += "patternProperties, required), or fewer nested alternatives"
             raise GrammarError(path, problem)
 
 

@@ -82,7 +82,7 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
                 (part.at("format"), {"format": name, **({"pattern": CLOSER[name]} if name in CLOSER else {})})
             )
     if len(shapes) > MAX_SHAPES:
-        raise GrammarError(shapes[MAX_SHAPES][0], f"at most {MAX_SHAPES} patterns and formats may hold for one text")
+        raise GrammarError(shapes[MAX_SHAPES][0], f"at most {MAX_SHAPES} patterns and formats may apply to one text")
     if not shapes:
         return [rules.terminal(of_length(least, most))]
     schema: dict[str, object] = {
@@ -109,7 +109,7 @@ def inner_schema(schema: dict[str, object]) -> Symbol:
 def check_pattern(path: str, pattern: str) -> None:
     """Raise GrammarError for a pattern with another meaning in llguidance than in ECMA-262 and in Python's `re`."""
     if len(pattern) > MAX_LENGTH:
-        raise GrammarError(path, f"a pattern has at most {MAX_LENGTH} characters")
+        raise GrammarError(path, f"a pattern may have at most {MAX_LENGTH} characters")
     for kind, piece in pieces_of(pattern):
         if kind == "class" and re.search(r"(?<!\\)\[|&&|--|~~", piece[1:-1]):
             raise GrammarError(path, f"in {shown(piece)} write \\[, \\&, \\- and \\~ for these characters")

@@ -20,7 +20,7 @@ ANY_TEXT = r"/(?s:.*)/"
 def structural_tag_grammar(tag: Mapping[str, Any]) -> str:
     """Return the grammar of a structural tag in either of vLLM's two forms."""
     if not isinstance(tag, Mapping):
-        raise GrammarError("", f"a structural tag is an object, not {shown(tag)}")
+        raise GrammarError("", f"a structural tag must be an object (got {shown(tag)})")
     if "structures" in tag or "triggers" in tag:
         _only(tag, "", {"structures", "triggers", "type"})
         structures = _list(tag, "", "structures")
@@ -35,7 +35,7 @@ def structural_tag_grammar(tag: Mapping[str, Any]) -> str:
         except GrammarError as error:
             raise GrammarError(error.path.replace(".content.json_schema", ".schema", 1), error.message) from None
     if tag.get("type") != "structural_tag":
-        raise GrammarError(".type", 'it is "structural_tag" with a format, or structures and triggers')
+        raise GrammarError(".type", 'it must be "structural_tag", with a format; or send structures and triggers')
     _only(tag, "", {"type", "format"})
     form = _needed(tag, "", "format")
     if isinstance(form, Mapping) and form.get("type") == "triggered_tags":
@@ -97,7 +97,7 @@ class _Tags:
         for number, trigger in enumerate(triggers):
             if not isinstance(trigger, str) or not trigger or not is_text(trigger):
                 raise GrammarError(
-                    f"{path}[{number}]", f"a trigger is a text of at least one character, not {shown(trigger)}"
+                    f"{path}[{number}]", f"a trigger must be a text of at least one character (got {shown(trigger)})"
                 )
         choices: list[str] = []
         for place, tag in tags:
@@ -147,8 +147,8 @@ class _Tags:
             return self.rule((" " if kind == "sequence" else " | ").join(inner))
         raise GrammarError(
             path,
-            f"the format {shown(kind)} is not supported; json_schema, const_string, tag, sequence and or are,"
-            " triggered_tags for the whole, and any_text in a tag",
+            f"the format {shown(kind)} is not supported; supported are json_schema, const_string, tag, sequence and"
+            " or; triggered_tags as the whole format; any_text in a tag",
         )
 
 
@@ -160,23 +160,23 @@ def _needed(form: Mapping[str, Any], path: str, name: str) -> Any:
 
 def _text(form: Any, path: str, name: str) -> str:
     if not isinstance(form, Mapping):
-        raise GrammarError(path, f"it is an object, not {shown(form)}")
+        raise GrammarError(path, f"it must be an object (got {shown(form)})")
     value = _needed(form, path, name)
     if not isinstance(value, str) or not is_text(value) or len(value) > 1000:
-        raise GrammarError(path + step(name), f"it is a text of at most 1000 characters, not {shown(value)}")
+        raise GrammarError(path + step(name), f"it must be a text of at most 1000 characters (got {shown(value)})")
     return value
 
 
 def _list(form: Mapping[str, Any], path: str, name: str) -> list[Any]:
     value = _needed(form, path, name)
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_TAGS:
-        raise GrammarError(path + step(name), f"it is an array of 1 to {MAX_TAGS}, not {shown(value)}")
+        raise GrammarError(path + step(name), f"it must be an array of 1 to {MAX_TAGS} (got {shown(value)})")
     return value
 
 
 def _only(form: Any, path: str, names: set[str]) -> None:
     if not isinstance(form, Mapping):
-        raise GrammarError(path, f"it is an object, not {shown(form)}")
+        raise GrammarError(path, f"it must be an object (got {shown(form)})")
     for name in form:
         if name not in names:
             raise GrammarError(path + step(str(name)), f"it is not supported; {', '.join(sorted(names))} are")

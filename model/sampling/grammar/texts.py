@@ -22,7 +22,7 @@ MAX_COUNTED = 100_000
 def regex_grammar(pattern: str) -> str:
     """Return the grammar of the texts that match a pattern from end to end."""
     if len(pattern) > MAX_PATTERN or not is_text(pattern):
-        raise GrammarError("", f"a pattern has at most {MAX_PATTERN} characters, each of them Unicode")
+        raise GrammarError("", f"a pattern may have at most {MAX_PATTERN} characters, all of them Unicode")
     check_counts(pattern)
     if not pattern:
         return HEADER + 'start: ""\n'
@@ -62,16 +62,18 @@ def choice_grammar(choices: Sequence[str]) -> str:
         raise GrammarError("", f"1 to {MAX_CHOICES} choices are accepted (got {len(choices)})")
     for number, choice in enumerate(choices):
         if not choice or not is_text(choice):
-            raise GrammarError(f"[{number}]", f"a choice is a text of at least one character, not {shown(choice)}")
+            raise GrammarError(
+                f"[{number}]", f"a choice must be a text of at least one character (got {shown(choice)})"
+            )
     if sum(len(choice.encode()) for choice in choices) > MAX_BYTES:
-        raise GrammarError("", f"at most {MAX_BYTES} bytes are accepted in all choices together")
+        raise GrammarError("", f"all choices together may have at most {MAX_BYTES} bytes")
     return f"{HEADER}start: T\nT: " + " | ".join(quoted(choice) for choice in choices) + "\n"
 
 
 def lark_or_ebnf_grammar(text: str) -> str:
     """Return llguidance's grammar of a grammar in EBNF (`root ::= ...`) or in Lark (`start: ...`)."""
     if len(text.encode(errors="replace")) > MAX_BYTES or not is_text(text):
-        raise GrammarError("", f"a grammar has at most {MAX_BYTES} bytes, all of them Unicode")
+        raise GrammarError("", f"a grammar may have at most {MAX_BYTES} bytes of valid Unicode")
     # Python's search holds the interpreter's lock, so its time must be linear in the length of the text.
     if re.search(r"^[^\S\n]*[A-Za-z0-9_-]+\s*::=", text, re.MULTILINE):
         return gbnf_grammar(text)

@@ -31,9 +31,7 @@ def until_mark(text: str) -> str:
     """
     before, mark, after = text.rpartition(_MARK.rstrip())
     if not mark:
-        raise ChatTemplateError(
-            "the template leaves out the text of the last message, so the answer cannot continue it"
-        )
+        raise ChatTemplateError("the template omits the text of the last message, so the answer cannot continue it")
     return before if after.startswith(" ") else before.rstrip()
 
 

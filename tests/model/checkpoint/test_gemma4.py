@@ -79,7 +79,7 @@ def test_each_layer_has_the_matrices_of_its_own_sizes(folder: Path) -> None:
     ("change", "message"),
     [
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all'; only null and 'vision'"),
-        ({"num_kv_shared_layers": 5}, "num_kv_shared_layers is 5; earlier layers of each kind"),
+        ({"num_kv_shared_layers": 5}, "num_kv_shared_layers is 5; a number that leaves earlier layers"),
         ({"per_layer_config": {"2": {"head_dim": 24}}}, "per_layer_config is .*; other head_dim and num_key_value_he"),
         ({"per_layer_config": {"2": {"sliding_window": 3}, "5": {"sliding_window": 3}}}, "per_layer_config is .*alike"),
         ({"enable_moe_block": True, "moe_intermediate_size": 8, "num_experts": 2, "top_k_experts": 3},

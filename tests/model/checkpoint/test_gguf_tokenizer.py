@@ -245,7 +245,7 @@ def test_a_file_without_a_rule_for_words_is_cut_by_llama_cpps_default(
 
 def test_a_token_of_endless_length_is_refused_before_its_pieces_are_looked_for(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelLoadError, match=r"a token of tokenizer.ggml.tokens has 100000 characters; the most is 256"
+        ModelLoadError, match=r"a token of tokenizer.ggml.tokens has 100000 characters; at most 256 are"
     ):
         resolve(
             str(write(tmp_path / "a.gguf", "llama", "llama", ["a", "a" * 100_000], [_NORMAL] * 2, scores=[0.0, 0.0]))

@@ -54,7 +54,7 @@ def test_a_misspelt_path_names_the_folder_beside_it(tmp_path: Path) -> None:
 
 def test_a_revision_is_of_a_hub_id_only(tmp_path: Path) -> None:
     for model in ("fables", str(tmp_path)):
-        with pytest.raises(ModelLoadError, match="--revision 'v1' needs a hub id, and model "):
+        with pytest.raises(ModelLoadError, match="--revision 'v1' needs a hub id, but model "):
             resolve(model, revision="v1")
 
 
@@ -87,5 +87,5 @@ def test_a_model_that_the_hub_does_not_give_is_named_with_the_reason(
     ):
         with pytest.raises(ModelLoadError) as caught:
             read(hub_id)
-        told = f"model '{hub_id}' is no local folder and the hub did not give it: {reason}"
+        told = f"model '{hub_id}' is not a local folder, and the download from the hub failed: {reason}"
         assert str(caught.value).startswith(f"{told}without a network the path of {needed}")

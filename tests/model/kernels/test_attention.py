@@ -180,9 +180,9 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
             attention.attend(**{**good, name: bad}, **rule)
     for array, says in [
         (beyond.astype(np.int64), "items must be"),
-        (beyond[:, :4].copy(), "items must have 5 columns"),
+        (beyond[:, :4].copy(), "items has 4 columns"),
         (-beyond - 1, "items must not be negative"),
-        (beyond * np.array([1, 1, 0, 1, 1], np.int32), "items must not be negative and have rows"),
+        (beyond * np.array([1, 1, 0, 1, 1], np.int32), "items must not be negative and must have rows"),
     ]:
         with pytest.raises(ValueError, match=says):
             AttentionItems(array)
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         short = torch.zeros(world.num_heads, 2 * seen.longest - 3)
         with pytest.raises(ValueError, match=f"reaches {seen.longest - 1} positions; a sequence has {seen.longest}"):
             attention.attend(**good, **{**rule, "bias": short})
-    with pytest.raises(ValueError, match="pattern_output is for"):
+    with pytest.raises(ValueError, match="pattern_output has shape"):
         attention.attend(**good, **rule, pattern_output=PatternOutput(1, 1))
     pattern_output, room = PatternOutput(1, 2), torch.zeros(1, 4, 4)
     with pytest.raises(ValueError, match="span is 1; 0 to 0"):
@@ -199,9 +199,9 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         pattern_output.add(0, 0, [2], room)
     with pytest.raises(ValueError, match="room is for 1 heads; 2 are chosen"):
         pattern_output.add(0, 0, [0, 1], room)
-    with pytest.raises(ValueError, match="last is"):
+    with pytest.raises(ValueError, match="last contains"):
         VisibleKeys(world.tables, world.positions, world.first, world.last + 1000, world.block_size)
-    with pytest.raises(ValueError, match="tables has the block -1"):
+    with pytest.raises(ValueError, match="tables contains block -1"):
         VisibleKeys(np.full_like(world.tables, -1), world.positions, world.first, world.last, world.block_size)
     with pytest.raises(ValueError, match="heads are from"):
         world.rows([0], [world.num_heads], "dots")

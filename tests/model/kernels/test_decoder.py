@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     fewer = AttentionItems(world.items.array[:-1].copy())
     with pytest.raises(ValueError, match="items have"):
         DecoderRows(world.key_ranges, {world.num_key_heads: fewer}, world.slots, world.rows.alone)
-    with pytest.raises(ValueError, match="slots holds -1"):
+    with pytest.raises(ValueError, match="slots contains -1"):
         DecoderRows(world.key_ranges, world.rows.items, world.slots * 0 - 1, world.rows.alone)
     few = [(keys[:1].clone(), values[:1].clone()) for keys, values in world.caches]
     if world.tables.max() > 0:

@@ -69,7 +69,7 @@ def test_an_embedding_is_the_norm_of_sums_that_are_rounded(
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
     table, row = BlockedWeight(torch.zeros(40, 4)), torch.zeros(4)
-    for ids, found in (([0, 40], "ids holds 40 at 1; 0 to 39"), ([-1], "ids holds -1 at 0; 0 to 39")):
+    for ids, found in (([0, 40], "ids contains 40 at 1; 0 to 39"), ([-1], "ids contains -1 at 0; 0 to 39")):
         with pytest.raises(ValueError, match=found):
             table.rows(torch.tensor(ids))
         with pytest.raises(ValueError, match=found):
@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     one = torch.tensor([0])
     with pytest.raises(ValueError, match=r"ids is torch\.int32"):
         table.rows(one.int())
-    with pytest.raises(ValueError, match="places holds 3 at 0; 0 to 2 is accepted"):
+    with pytest.raises(ValueError, match="places contains 3 at 0; 0 to 2 is accepted"):
         embed(one, None, one + 3, torch.zeros(40, 4), None, torch.zeros(3, 4), row, None, EPS)
-    with pytest.raises(ValueError, match="types holds 2 at 0; 0 to 1 is accepted"):
+    with pytest.raises(ValueError, match="types contains 2 at 0; 0 to 1 is accepted"):
         embed(one, one + 2, one, torch.zeros(40, 4), torch.zeros(2, 4), None, row, None, EPS)

@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     for wrong in others:
         with pytest.raises(ValueError, match=r"^capacities is int.*; int32 \[L, n, n\] is accepted"):
             maximum_flow(wrong, 0, 0)
-    with pytest.raises(ValueError, match="capacities holds -1; 0 and more is accepted"):
+    with pytest.raises(ValueError, match="capacities contains -1; 0 and above are accepted"):
         maximum_flow(whole - np.int32(2), 0, 0)
     with pytest.raises(ValueError, match="source is 3; 0 to 2 is accepted"):
         maximum_flow(whole, 3, 0)

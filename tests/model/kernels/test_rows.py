@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     qkv, keys, values = torch.zeros(1, 3, 6), torch.zeros(2, 1, 6, 4), torch.zeros(2, 1, 4, 6)
     table, slot = torch.zeros(1, 4), torch.tensor([7])
     rows.rotate_and_store(qkv, (table, table), slot, keys, values)
-    with pytest.raises(ValueError, match="slots holds 8 at 0; 0 to 7 is accepted"):
+    with pytest.raises(ValueError, match="slots contains 8 at 0; 0 to 7 is accepted"):
         rows.rotate_and_store(qkv, None, slot + 1, keys, values)
     with pytest.raises(ValueError, match=r"keys is .* at most 1 heads of 5 dimensions"):
         rows.rotate_and_store(qkv[..., :5].contiguous(), None, slot, keys, values)

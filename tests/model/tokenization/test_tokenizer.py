@@ -151,7 +151,7 @@ def test_end_of_text_ids_come_from_the_generation_config_and_the_tokenizer(pairs
 @pytest.mark.parametrize("bad", [-1, 400, 2**40])
 def test_an_id_out_of_range_is_refused_with_the_range(pairs: dict[str, Pair], bad: int) -> None:
     ours, _ = pairs["byte level, plain class"]
-    with pytest.raises(ValueError, match=rf"token id {bad} is out of range: accepted are 0 to 399"):
+    with pytest.raises(ValueError, match=rf"token id {bad} is out of range; 0 to 399 are accepted"):
         ours.decode([5, bad])
 
 
@@ -192,7 +192,7 @@ def broken(folder: Path, **texts: str) -> Path:
         ({"tokenizer__model": "x"}, r"only tokenizer.model.*AutoTokenizer.from_pretrained\(f\).save_pretrained\(f\)"),
         ({"vocab__json": "{}", "source__spm": "x"}, r"has source.spm and target.spm, .* a tokenizer.json is needed"),
         ({"tokenizer__json": '{"model": '}, r"tokenizer.json: cannot be read as JSON \(line 1, column 11\)"),
-        ({"tokenizer__json": "[]"}, r"tokenizer.json must hold a JSON object, not list"),
+        ({"tokenizer__json": "[]"}, r"tokenizer.json must contain a JSON object, not list"),
         ({"tokenizer__json": "{}"}, r"tokenizer.json is not a tokenizer file"),
         ({"tokenizer__json": '{"model": {"type": "BPE", "vocab": 3}}'}, r"cannot build the tokenizer of"),
         ({"vocab__json": "{}", "merges__txt": "a b c"}, r"cannot read .*vocab.json and .*merges.txt"),

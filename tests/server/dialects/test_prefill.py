@@ -78,7 +78,7 @@ async def test_what_cannot_be_continued_is_refused(tmp_path: Path, path: str, bo
 async def test_a_template_that_leaves_the_text_out_is_named(tmp_path: Path) -> None:
     async with tool_site(tmp_path, template="{% for m in messages %}{{ m.role }}{% endfor %}") as at:
         error = await at.error(CHAT, continued("A"), 400)
-    assert error["message"].startswith("messages: the chat template rejects the messages: the template leaves out")
+    assert error["message"].startswith("messages: the chat template rejects the messages: the template omits")
 
 
 @pytest.mark.parametrize(

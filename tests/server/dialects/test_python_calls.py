@@ -151,7 +151,7 @@ async def test_a_strict_schema_to_which_calls_in_tags_cannot_be_held_is_refused(
             continue
         error = answer.json()["error"]
         assert (answer.status_code, error["param"]) == (400, f"tools[0].function.parameters{place}")
-        assert "this model's calls cannot be held to it" in error["message"]
+        assert "the call format of this model cannot enforce it" in error["message"]
 
 
 @pytest.mark.parametrize(("template", "name"), [("LFM2", "a=b"), ("LFM2", "a "), ("XML", "a>\nb")])
@@ -163,4 +163,4 @@ async def test_a_strict_schema_of_a_name_that_calls_cannot_hold_is_refused(
     async with tool_site(tmp_path, "ok", getattr(templates, template)) as at:
         error = (await at.post(PATH, {"messages": USER, "tools": [described], "max_tokens": 9})).json()["error"]
     assert error["param"] == f"tools[0].function.parameters.properties{step(name)}"
-    assert "this model's calls cannot hold the name" in error["message"]
+    assert "the call format of this model cannot represent the name" in error["message"]

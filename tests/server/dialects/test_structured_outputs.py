@@ -172,7 +172,7 @@ async def test_interventions_change_the_words_and_not_the_form(at: Site) -> None
             "response_format.value",
             "regular expression",
         ),
-        ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "unclosed"),
+        ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "not closed"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "1"),
         ({"grammar": "root ::= ("}, "grammar", "line 1"),
         ({"structured_outputs": {"grammar": "start: ("}}, "structured_outputs.grammar", "line 1: the syntax"),

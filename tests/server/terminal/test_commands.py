@@ -91,7 +91,7 @@ def test_no_server_outlives_its_command(number: signal.Signals) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("run", "fablez", "x"), 1, "model 'fablez' is no local folder .* did you mean 'fables'?"),
+        (("run", "fablez", "x"), 1, "model 'fablez' is not a local folder, .* did you mean 'fables'?"),
         (("run", "fables", "x", "--dtype", "int8"), 2, "--dtype: 'int8' is not usable; accepted are auto, "),
         (("run", "fables", "x", "--url", "ftp://x"), 2, "URL 'ftp://x' is not valid; an address such as http://"),
         (
@@ -103,7 +103,7 @@ def test_no_server_outlives_its_command(number: signal.Signals) -> None:
         (("run", "x", "x", "--temprature", "0"), 2, "has no option --temprature; did you mean '--temperature'"),
         (("bench", "http://127.0.0.1:1"), 1, "http://127.0.0.1:1/v1/models: .*Connection refused"),
         (("chat", "fables"), 2, "`lightwell chat` needs a terminal; `lightwell run` reads standard input"),
-        (("pull", "nobody/nothing"), 1, "model 'nobody/nothing' is no local folder and the hub did not give it"),
+        (("pull", "nobody/nothing"), 1, "model 'nobody/nothing' is not a local folder, and the download"),
     ],
 )
 def test_errors_are_one_line(
@@ -156,10 +156,10 @@ def test_a_model_of_the_hub_is_pulled_with_a_token_and_listed(tmp_path: Path) ->
         pull = partial(lightwell, "pull", REPOSITORY, **environment)
         refused = pull("--revision", REVISION, HF_TOKEN="hf_other")
         assert refused.returncode == 1
-        assert "the hub gives it to accounts with access only (HF_TOKEN)" in refused.stderr
+        assert "only accounts with access may download it from the hub (HF_TOKEN)" in refused.stderr
         missing = pull("--revision", "v2", HF_TOKEN="hf_sesame")
         assert (missing.returncode, missing.stdout) == (1, "")
-        assert missing.stderr.startswith(f"lightwell: error: model '{REPOSITORY}' is no local folder")
+        assert missing.stderr.startswith(f"lightwell: error: model '{REPOSITORY}' is not a local folder")
         pulled = pull("--revision", REVISION, HF_TOKEN="hf_sesame")
     folder = tmp_path / "models--someone--tales" / "snapshots" / COMMIT
     assert (pulled.returncode, pulled.stdout) == (0, f"{folder}\n")

@@ -4,6 +4,7 @@ python -m tests.model.sampling.grammar.documented
 """
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def honoured() -> str:
 def refused() -> str:
     """List the keywords that are refused."""
     rows: list[tuple[str, Any]] = [(f"`{keyword}`", reason) for keyword, reason in places.REFUSED.items()]
-    return _table("| refused | why |", rows)
+    return _table("| rejected | reason |", rows)
 
 
 def limits() -> str:
@@ -48,25 +49,24 @@ def limits() -> str:
     rows: list[tuple[str, Any]] = [
         ("bytes of a schema", places.MAX_BYTES),
         ("values in a schema", places.MAX_VALUES),
-        ("arrays and objects of a schema's JSON that hold each other", places.MAX_DEPTH),
-        ("alternatives that anyOf and oneOf make at one place", schema_alternatives.MAX_ALTERNATIVES),
+        ("nested arrays and objects in the JSON of a schema", places.MAX_DEPTH),
+        ("alternatives from anyOf and oneOf at one place", schema_alternatives.MAX_ALTERNATIVES),
         ("branches of oneOf", schema_alternatives.MAX_BRANCHES),
-        ("properties of one object that are not required, and values that uniqueItems lets come once",
-         objects.MAX_OPTIONAL),
+        ("optional properties of one object, and values of uniqueItems", objects.MAX_OPTIONAL),
         ("minItems and minProperties; a larger maxItems is lowered to it", objects.MAX_ITEMS),
         ("minLength; a larger maxLength is lowered to it", strings.MAX_LENGTH),
-        ("patterns and formats of one text; patterns and lengths of an object's names", strings.MAX_SHAPES),
-        ("all multipleOf of a schema together", json_schema.MAX_MULTIPLE),
+        ("patterns and formats of one text; patterns and lengths of an object's property names", strings.MAX_SHAPES),
+        ("sum of all multipleOf of a schema", json_schema.MAX_MULTIPLE),
         ("digits of a number", numbers.DIGITS),
         ("characters of a pattern", texts.MAX_PATTERN),
         ("repetitions in a pattern (nested repetitions are multiplied)", texts.MAX_COUNTED),
         ("choices", texts.MAX_CHOICES),
-        ("bytes of a grammar, and of all choices", gbnf.MAX_BYTES),
-        ("parts in a row, of a pattern or a grammar, that may be left out", checking.MAX_OPTIONAL),
-        ("rules and brackets of a grammar, and rules that a schema needs", deep_stack.MAX_NESTED),
+        ("bytes of a grammar, and of all choices together", gbnf.MAX_BYTES),
+        ("consecutive optional parts of a pattern or a grammar", checking.MAX_OPTIONAL),
+        ("rules and brackets of a grammar, and rules of a schema", deep_stack.MAX_NESTED),
         ("repetitions of one part of a grammar", gbnf.MAX_REPEATED),
         ("tags", structural_tags.MAX_TAGS),
-        ("characters of the grammars of all tags' schemas", structural_tags.MAX_CHARACTERS),
+        ("characters of the grammars of all tags' schemas together", structural_tags.MAX_CHARACTERS),
     ]  # fmt: skip
     return _table("| | at most |", rows)
 
@@ -77,12 +77,16 @@ def written(page: str) -> str:
         page = re.sub(
             rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- /{name} -->)", table.replace("\\", r"\\"), page, flags=re.DOTALL
         )
-    held = " and ".join([", ".join(f"`{name}`" for name in strings.FORMATS[:-1]), f"`{strings.FORMATS[-1]}`"])
-    left = " and ".join(
-        [", ".join(f"`{name}`" for name in strings.REFUSED_FORMATS[:-1]), f"`{strings.REFUSED_FORMATS[-1]}`"]
+    *first, last = (f"`{name}`" for name in strings.FORMATS)
+    *refused_first, refused_last = (f"`{name}`" for name in strings.REFUSED_FORMATS)
+    formats = (
+        f"- `format` is enforced for {', '.join(first)} and {last}. {', '.join(refused_first)} and {refused_last} are "
+        "rejected. Other names are annotations, as in the standard;"
     )
-    formats = f"- `format` holds for {held}; {left} are refused, and other names are annotations, as the standard says."
-    return re.sub(r"^- `format` holds for .*?says\.$", formats, page, flags=re.MULTILINE | re.DOTALL)
+    wrapped = textwrap.fill(formats, 120, subsequent_indent="  ", break_on_hyphens=False)
+    page, count = re.subn(r"^- `format` is enforced for .*?standard;$", wrapped, page, flags=re.MULTILINE | re.DOTALL)
+    assert count == 1
+    return page
 
 
 if __name__ == "__main__":

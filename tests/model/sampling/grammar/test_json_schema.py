@@ -216,7 +216,7 @@ def test_schemas_nested_too_deep_are_refused() -> None:
     schema: Any = {}
     for _ in range(10_000):
         schema = {"items": schema}
-    with pytest.raises(GrammarError, match="at most 64 objects"):
+    with pytest.raises(GrammarError, match="nested at most 64 levels"):
         json_schema_grammar(schema)
 
 
