@@ -311,13 +311,19 @@ def show(page: Page, server: Server, view: str, **state: Any) -> Page:
     return page
 
 
-DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-"""A script that ends when all pictures are drawn."""
+DRAWN = """new Promise((done) => requestAnimationFrame(() =>
+  setTimeout(() => requestAnimationFrame(() => setTimeout(done)))))"""
+"""A script that ends when the effects of what is shown have run (in a timer after a frame), and pictures are drawn."""
 
 
 def settle(page: Page) -> None:
-    """Wait until the page has no request in flight (its policy forbids Playwright's wait_for_function)."""
-    expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0)
+    """Wait until the page has no request in flight, also none that follows from the last answer. A text that was typed
+    a moment ago is not yet requested. (The page's policy forbids Playwright's wait_for_function.)
+    """
+    busy = page.locator("[aria-busy=true], .progress.active, .boot")
+    expect(busy).to_have_count(0)
+    page.evaluate(DRAWN)
+    expect(busy).to_have_count(0)
 
 
 def open_rows(page: Page) -> None:
@@ -337,6 +343,7 @@ def wait_until(page: Page, holds: Callable[[], bool]) -> None:
 def saved(part: Page | Locator, entry: str) -> Path:
     """Return the file of an entry of the first Save menu in a part of the page."""
     page = part.page if isinstance(part, Locator) else part
+    page.evaluate(DRAWN)  # the menu saves the last picture whose effects have run
     part.get_by_role("button", name="Save…").first.click()
     with page.expect_download() as download:
         part.get_by_role("button", name=entry).click()

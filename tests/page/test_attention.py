@@ -173,7 +173,7 @@ def test_a_long_text_scrolls_at_its_own_size(open_view: Open) -> None:
     assert all(shown == drawn > 700 for shown, drawn in sizes)  # squeezed, pointing would meet other words
     box = page.locator(".running-text .canvases")
     assert box.bounding_box()["height"] < 600
-    assert box.evaluate("element => element.scrollTop") > 0  # to the chosen word, the last
+    wait_until(page, lambda: bool(box.evaluate("element => element.scrollTop > 0")))  # to the chosen word, the last
 
 
 @pytest.mark.parametrize("side", ["query", "key"])

@@ -3,13 +3,14 @@
 import json
 import math
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.page.conftest import TEXT, Open, ask, percent, settle, softmax, written
+from tests.page.conftest import TEXT, Open, ask, percent, settle, softmax, wait_until, written
 from tests.page.test_accessibility import are_headings_in_order, serious
 from tests.page.test_copied import NUMBER, copied, number_in, output_of, run_python
 from tests.support.processes import Server
@@ -186,7 +187,11 @@ def test_from_the_tours_sentence_a_head_is_zeroed_in_two_clicks(open_view: Open,
         page.get_by_role("button", name="Next", exact=True).click()
     expect(page.locator(".lesson h2")).to_have_text("Every head looks for something else")
     expect(page.locator(".lesson")).to_contain_text("of its attention to")
-    layer, head = (int(page.locator(f"#{name}").input_value()) for name in ("layer", "head"))
+    said = re.search(r"head (\d+) of layer (\d+)", page.locator(".lesson").inner_text())
+    assert said
+    head, layer = said[1], said[2]
+    expect(page.locator("#layer")).to_have_value(layer)
+    expect(page.locator("#head")).to_have_value(head)
     page.get_by_role("button", name="Change this head…").click()
     page.get_by_role("button", name="Zero this head").click()
     page.wait_for_url(f"**change=zero_head_l{layer}_h{head}**")
@@ -257,6 +262,11 @@ def test_the_keyboard_alone_opens_changes_and_closes(open_view: Open) -> None:
     expect(page.locator("#change")).to_be_focused()
 
 
+def shows(card: Locator, end: str) -> bool:
+    """Return whether the text in a card ends so."""
+    return card.locator(".prose").inner_text().replace("\n", " ").endswith(end)
+
+
 def test_the_text_goes_on_with_and_without_the_change_side_by_side(open_view: Open, server: Server) -> None:
     page = open_view("chat", chat_mode="text", change="zero_mlp_l1", write_temperature=0, write_max_tokens=6)
     page.locator("#write").click()
@@ -267,8 +277,7 @@ def test_the_text_goes_on_with_and_without_the_change_side_by_side(open_view: Op
         body = {"prompt": TEXT, "max_tokens": 6, "temperature": 0, **more}
         texts.append(ask(server, "/v1/completions", body)["choices"][0]["text"])
         card = page.locator("section.side", has=page.get_by_role("heading", name=name))
-        expect(card.locator(".prose button").last).to_have_text(re.compile(re.escape(texts[-1].split()[-1])))
-        assert card.locator(".prose").inner_text().replace("\n", " ").endswith(texts[-1].strip())
+        wait_until(page, partial(shows, card, texts[-1].strip()))
     assert texts[0] != texts[1]
     page.evaluate("location.hash = location.hash.replace('zero_mlp_l1', '')")
     with page.expect_request(lambda each: "interventions" in (each.post_data or "")) as request:

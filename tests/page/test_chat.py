@@ -44,7 +44,7 @@ def test_a_second_question_sends_three_messages_and_a_reload_keeps_the_tree(page
     page.reload()
     expect(answers(page)).to_have_count(2)
     expect(page.locator(".chat-column .markdown").first).to_have_text(first)
-    assert page.locator(".chat-column").inner_text() == shown
+    wait_until(page, lambda: page.locator(".chat-column").inner_text() == shown)
     page.get_by_role("button", name="Version before").click()
     expect(page.get_by_label("Version 1 of 2")).to_be_visible()
     expect(page.get_by_role("heading", level=2)).to_have_text("What is the capital of France?")

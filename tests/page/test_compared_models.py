@@ -185,12 +185,19 @@ def test_both_models_go_on_with_their_answers(page: Page, unlike: Server) -> Non
     settings(page, Most_tokens="3", Temperature="0")
     send(page, "Count.")
     texts = answers(page).last.locator(".side .markdown")
+    expect(texts).to_have_count(2)
+    ended(page)  # between the two answers nothing is written
     before = texts.all_inner_texts()
     with requests_of(page) as sent:
+
+        def asked() -> list[str]:
+            each = [request for request in sent if request.url.endswith("/v1/completions")]
+            return [(request.post_data_json or {})["model"] for request in each]
+
         answers(page).last.get_by_role("button", name="Continue").last.click()
+        wait_until(page, lambda: len(asked()) == 2)
         ended(page)
-    asked = [(request.post_data_json or {})["model"] for request in sent if request.url.endswith("/v1/completions")]
-    assert asked[:2] == ["fables", "twin"]
+    assert asked() == ["fables", "twin"]
     for old, new in zip(before, texts.all_inner_texts(), strict=True):
         assert new.startswith(old)
         assert len(new) > len(old)

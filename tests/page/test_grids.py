@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.page.conftest import VIEWS, Open, ask, box_of, family_server, open_rows, saved, settle, show, written
+from tests.page.conftest import DRAWN, VIEWS, Open, ask, box_of, family_server, open_rows, saved, settle, show, written
 from tests.page.test_attention import LONG, matrix, numbers
 from tests.support.contrast import contrast
 from tests.support.processes import Server
@@ -47,6 +47,7 @@ def fixed(value: float, decimals: int) -> str:
 def test_the_number_of_a_cell_stands_at_the_pointer_and_at_the_keys(open_view: Open, server: Server) -> None:
     page = open_view("attention", attention_kind="dots", query=6, key=4, **HERE)
     page.set_viewport_size({"width": 1440, "height": 900})
+    settle(page)
     matrix(page).scroll_into_view_if_needed()
     box = box_of(matrix(page))
     x, y = box["x"] + 0.3 * box["width"], box["y"] + 0.8 * box["height"]
@@ -101,6 +102,7 @@ def test_large_cells_hold_their_numbers_legibly(open_view: Open, server: Server)
 def use(page: Page, scheme: Any) -> None:
     page.emulate_media(color_scheme=scheme)
     expect(page.locator("html")).to_have_attribute("data-theme", scheme)
+    page.evaluate(DRAWN)
 
 
 def pixel(page: Page, x: float, y: float) -> str:

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+from tests.page.conftest import TEXT, Open, ask, percent, settle, wait_until, written
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -111,4 +111,4 @@ def test_tokens_scrolled_out_are_announced_and_brought_back(open_view: Open) -> 
     more = page.get_by_role("button", name="The first tokens are to the left")
     more.click()
     expect(more).to_be_hidden()
-    assert page.locator(".lens-scroll").evaluate("(box) => box.scrollLeft") == 0
+    wait_until(page, lambda: page.locator(".lens-scroll").evaluate("(box) => box.scrollLeft") == 0)
