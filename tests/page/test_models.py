@@ -9,11 +9,11 @@ import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from tests.page.chats import write
-from tests.page.conftest import TEXT, ask, box_of, model_folder, requests_of, settle, show, written
+from tests.page.conftest import TEXT, ask, box_of, model_folder, requests_of, settle, show, wait_until, written
 from tests.page.test_accessibility import nameless, serious
 from tests.page.test_copied import copied
 from tests.page.test_phone import SMALL, SMALLEST
-from tests.page.test_taken_away import Opened, opened, save
+from tests.page.test_taken_away import Opened, is_of_next_layer, opened, save
 from tests.support.processes import Server, serve
 from tests.support.shared import once
 
@@ -70,7 +70,8 @@ def is_shown(page: Page, server: Server, model: str) -> None:
 
 def test_a_model_is_chosen_by_keys_and_shown_when_it_is_loaded(page: Page, models: Server) -> None:
     unload(models)
-    show(page, models, "attention", **PLACE)
+    with page.expect_request(is_of_next_layer):  # the last one about fables
+        show(page, models, "attention", **PLACE)
     expect(combobox(page)).to_have_text("fables")
     is_shown(page, models, "fables")
     combobox(page).press("ArrowDown")
@@ -98,6 +99,7 @@ def test_a_model_is_chosen_by_keys_and_shown_when_it_is_loaded(page: Page, model
         expect(combobox(page)).to_have_text("reader")
         is_shown(page, models, "fables")
         assert box_of(page.locator("h1")) == place
+        wait_until(page, lambda: len(waiting) > 0)
         waiting[0].continue_()
         expect(page.locator("header .model")).to_contain_text("Bert")
         settle(page)

@@ -229,6 +229,26 @@ def test_light_and_dark_follow_the_system_until_one_is_chosen(open_view: Open) -
     expect(page.locator("html")).to_have_css("background-color", light)
 
 
+PAINTING = """async () => {
+  const { use } = await import(document.querySelector("script[type=module]").src);
+  const { palette } = use("core/theme.js");
+  const paint = () => {
+    palette();
+    setTimeout(paint);
+  };
+  paint();
+}"""
+"""A script that asks for the colours all the time, as pictures do that are painted."""
+
+
+def test_the_systems_colours_are_followed_while_pictures_are_painted(open_view: Open) -> None:
+    page = open_view("attention")
+    page.evaluate(PAINTING)
+    for scheme in ("dark", "light") * 5:
+        page.emulate_media(color_scheme=scheme)
+        expect(page.locator("html")).to_have_attribute("data-theme", scheme)
+
+
 def test_a_page_outlives_its_server(page: Page, server: Server, another: Server) -> None:
     """Replace the server while the page is open: it does not answer, and then one with another model does."""
     show(page, server, "attention", layer=1, head=1, key=0)

@@ -1,5 +1,6 @@
 """A view that is taken away: a file that shows it without a server, and a frame in another origin's page."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -7,7 +8,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, Request, Route, expect
 
 from tests.page.chats import Scripted, answers, open_chat, send, stream_of, write
 from tests.page.conftest import FRAMING_ORIGIN, TEXT, VIEWS, Open, Tab, ask, new_page, settle, written
@@ -45,16 +46,22 @@ def opened(offline_tab: Tab, request: pytest.FixtureRequest) -> Opened:
     return opened
 
 
+def is_of_next_layer(request: Request) -> bool:
+    """Return whether Attention asks in advance: for all heads of a layer other than 1, which it does last."""
+    body = json.loads(request.post_data or "{}")
+    return request.url.endswith("/v1/attention") and body.get("layers") in (0, 2) and "heads" not in body
+
+
 def weight_of(server: Server, head: int) -> str:
     body = {"input": TEXT, "layers": 1, "heads": head, "query_positions": 7}
     return written(ask(server, "/v1/attention", body)["data"][0]["attention"][0][0][0][6])
 
 
 def test_a_saved_view_shows_the_heads_that_had_come_and_says_what_it_lacks(
-    open_view: Open, opened: Opened, server: Server, tmp_path: Path
+    page: Page, open_view: Open, opened: Opened, server: Server, tmp_path: Path
 ) -> None:
-    page = open_view("attention", layer=1, head=4, query=7, key=6)
-    page.wait_for_load_state("networkidle")  # with the other heads of the layer
+    with page.expect_request(is_of_next_layer):  # the other heads of the layer are here
+        open_view("attention", layer=1, head=4, query=7, key=6)
     page.locator("#head").select_option("3")
     settle(page)
     file = save(page, tmp_path)
@@ -132,18 +139,18 @@ def test_a_saved_conversation_holds_no_other_conversation(page: Page, server: Se
 
 
 def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_markup(
-    open_view: Open, opened: Opened, tmp_path: Path
+    page: Page, open_view: Open, opened: Opened, tmp_path: Path
 ) -> None:
     key, private = "sk-of-somebody", "The secret of the zebra"
     nasty = "Once <!-- <script> </script><b id=mark>bold</b> $& \u2028 there"
-    page = open_view("attention", text=private)
-    page.wait_for_load_state("networkidle")  # includes requests that are sent in advance
+    with page.expect_request(is_of_next_layer):
+        open_view("attention", text=private)
     error = {"message": "No key.", "type": "authentication_error", "param": None, "code": "invalid_api_key"}
     page.route("**/v1/attention", lambda route: route.fulfill(status=401, json={"error": error}))
     page.get_by_label("Text", exact=True).fill(nasty)
     page.get_by_label("API key").fill(key)
     page.unroute("**/v1/attention")
-    with page.expect_request("**/v1/attention") as sent:
+    with page.expect_request(lambda each: "/v1/attention" in each.url and "authorization" in each.headers) as sent:
         page.get_by_role("button", name="Use it").click()
     assert sent.value.headers["authorization"] == f"Bearer {key}"
     settle(page)
