@@ -19,12 +19,12 @@ system.addEventListener("change", apply);
 apply();
 
 export function toggleTheme() {
-  chosen = resolved() === "dark" ? "light" : "dark";
+  chosen = theme.value === "dark" ? "light" : "dark";
   apply();
 }
 
 const colours = { light: {}, dark: {} }; // by name, read once: computing a style takes longer than drawing
 
-/** The colours of the pictures as CSS strings, by name. */
-export const palette = () => new Proxy(colours[resolved()], { get: (own, name) =>
+/** The colours of the pictures as CSS strings, by name. Reading system.matches here would swallow its change event. */
+export const palette = () => new Proxy(colours[theme.value], { get: (own, name) =>
   (own[name] ||= getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()) });
