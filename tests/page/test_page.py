@@ -238,7 +238,7 @@ PAINTING = """async () => {
   };
   paint();
 }"""
-"""A script that asks for the colours all the time, as pictures do that are painted."""
+"""A script that reads the colours all the time, as pictures do when they are painted."""
 
 
 def test_the_systems_colours_are_followed_while_pictures_are_painted(open_view: Open) -> None:

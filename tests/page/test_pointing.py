@@ -10,7 +10,17 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, Route, expect
 
 from tests.page.chats import answers, ended, open_chat, send, settings
-from tests.page.conftest import PATIENCE_MS, ask, new_page, percent, requests_of, take_precision, wait_until, written
+from tests.page.conftest import (
+    PATIENCE_MS,
+    SIZE,
+    ask,
+    new_page,
+    percent,
+    requests_of,
+    take_precision,
+    wait_until,
+    written,
+)
 from tests.page.test_accessibility import serious
 from tests.support.processes import Server
 
@@ -251,6 +261,27 @@ def test_words_are_pointed_at_by_keys_and_axe_finds_nothing(open_page: Page, ser
     expect(told(page)).to_contain_text(f"“{asked.tokens[len(asked.prompt) + WORD + 1].strip()}” had")
     page.keyboard.press("Enter")
     expect(page.locator("#view-why")).to_be_visible()
+
+
+HIDE_ANSWER = """() => {
+  const answer = document.querySelector(".of-assistant");
+  const box = document.querySelector(".chat-column").parentElement;
+  answer.style.marginTop = "3000px";
+  box.scrollTop = 0;
+}"""
+POINTED = """() => {
+  const [range] = CSS.highlights.get("cause-word") ?? [];
+  return range?.getBoundingClientRect().top;
+}"""
+
+
+def test_a_word_that_keys_point_at_is_scrolled_into_view(page: Page, server: Server) -> None:
+    opened(page, server)
+    page.locator(".of-assistant .markdown").focus()
+    page.evaluate(HIDE_ANSWER)
+    page.keyboard.press("ArrowRight")
+    expect(told(page)).to_be_visible()
+    assert 0 < page.evaluate(POINTED) < SIZE["height"]
 
 
 def test_the_first_tap_points_and_the_second_opens(browser: Browser, server: Server) -> None:

@@ -167,8 +167,8 @@ function pointing(column, now, say, life) {
     highlight("cause-word", word ? [rangeOf(word)] : []);
     colour([]);
     say(null);
-  };
     if (word) show(column.parentElement, word);
+  };
   const leave = () => {
     count += 1;
     clearTimeout(timer);
