@@ -313,7 +313,7 @@ def show(page: Page, server: Server, view: str, **state: Any) -> Page:
 
 DRAWN = """new Promise((done) => requestAnimationFrame(() =>
   setTimeout(() => requestAnimationFrame(() => setTimeout(done)))))"""
-"""A script that ends when the effects of what is shown have run (in a timer after a frame), and pictures are drawn."""
+"""A script that ends when pictures are drawn and the effects of rendering (in a timer after a frame) have run."""
 
 
 def settle(page: Page) -> None:
@@ -343,7 +343,7 @@ def wait_until(page: Page, holds: Callable[[], bool]) -> None:
 def saved(part: Page | Locator, entry: str) -> Path:
     """Return the file of an entry of the first Save menu in a part of the page."""
     page = part.page if isinstance(part, Locator) else part
-    page.evaluate(DRAWN)  # the menu saves the last picture whose effects have run
+    page.evaluate(DRAWN)  # the menu saves the picture that its effects have set
     part.get_by_role("button", name="Save…").first.click()
     with page.expect_download() as download:
         part.get_by_role("button", name=entry).click()
