@@ -377,11 +377,8 @@ class _Translation:
         self.widths[Register.MIXED] = values
         for name, each in (("rates", step.rates), ("decay_biases", step.decay_biases)):
             check_tensor(name, each, _FLOAT32, (heads,))
-        norm, addresses = (
-            self._norm("norm", step.norm, value_dim),
-            (step.rates.data_ptr(), step.decay_biases.data_ptr()),
-        )
-        net = CDeltaNet(CDeltaSizes(*step.sizes), *addresses, norm)
+        norm = self._norm("norm", step.norm, value_dim)
+        net = CDeltaNet(CDeltaSizes(*step.sizes), step.rates.data_ptr(), step.decay_biases.data_ptr(), norm)
         self.kept.append(net)
         found = self._convolve(_APPLY_DELTA, step)
         found.delta = ctypes.addressof(net)

@@ -11,7 +11,7 @@ from lightwell.server.engine.captures.attention_sink import AttentionSink
 from lightwell.server.engine.captures.request_captures import RequestCaptures
 from lightwell.server.engine.execution.device_runner import DevicePass
 from lightwell.server.engine.execution.step_result import StepResult
-from lightwell.server.engine.execution.token_choice import Placed, TokenChoice
+from lightwell.server.engine.execution.token_choice import Placed, note_tokens
 from lightwell.server.engine.messages.outputs import Failure
 
 
@@ -46,7 +46,7 @@ class StartedStep:
         if self.passed is not None:
             self.passed.wait()
             if self.passed.rows:
-                TokenChoice.take(self.sampling, self.passed, result)
+                note_tokens(self.sampling, *self.passed.sampled(), result)
             self.passed.deliver()
         result.attention_seconds += seconds_of(self.hooks)
         for uid, sinks in self.row_sinks.items():

@@ -14,7 +14,6 @@ from lightwell.model.sampling.row_search import largest, take
 from lightwell.model.sampling.sampler import SampledToken, Sampler, SamplerRow
 from lightwell.server.engine.captures.request_captures import RequestCaptures
 from lightwell.server.engine.captures.window import Window
-from lightwell.server.engine.execution.device_runner import DevicePass
 from lightwell.server.engine.execution.step_result import StepResult
 from lightwell.server.engine.messages.outputs import Failure, TokenLogprobs
 from lightwell.server.engine.sequence import Chunk, Sequence
@@ -49,11 +48,6 @@ class TokenChoice:
         self._model = model
         self._sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
 
-    @staticmethod
-    def take(sampling: ReadOnlySequence[Placed], passed: DevicePass, result: StepResult) -> None:
-        """Add the tokens of a device that has ended its step to `result`."""
-        _note_tokens(sampling, *passed.sampled(), result)
-
     def choose(
         self,
         sampling: ReadOnlySequence[Placed],
@@ -81,10 +75,10 @@ class TokenChoice:
                 own, chunk = logits[first_rows[i] : first_rows[i + 1]], sampling[i].chunk
                 captures[chunk.sequence.uid].change_logits(own, chunk.end - len(own))
             if not takes_largest:
-                _note_tokens(sampling, *self._draw(logits, sampling), result)
+                note_tokens(sampling, *self._draw(logits, sampling), result)
                 return
             ids, numbers = largest(logits, self._model.kernels)
-        _note_tokens(sampling, ids, numbers, None, result)
+        note_tokens(sampling, ids, numbers, None, result)
 
     def _draw(
         self, logits: torch.Tensor, sampling: ReadOnlySequence[Placed]
@@ -96,7 +90,7 @@ class TokenChoice:
         return ids, logits.gather(1, places[:, None])[:, 0].tolist(), drawn
 
 
-def _note_tokens(
+def note_tokens(
     sampling: ReadOnlySequence[Placed],
     ids: ReadOnlySequence[int],
     numbers: ReadOnlySequence[float],
