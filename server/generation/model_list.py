@@ -117,10 +117,6 @@ class ModelSlot:
             return self.model
         return replace(self.model, id=name)
 
-    def has_adapter(self, name: str) -> bool:
-        """Return whether the model has, or will have, a LoRA adapter of this name."""
-        return any(adapter.name == name for adapter in self.adapters)
-
 
 class ModelLoader(Protocol):
     """The processes of models."""
@@ -232,7 +228,7 @@ class ModelList:
         for slot in self.slots:
             if name in slot.names:
                 return slot
-        return next((slot for slot in self.slots if slot.has_adapter(name)), None)
+        return next((slot for slot in self.slots if any(each.name == name for each in slot.adapters)), None)
 
     def _not_found(self, name: str) -> NotFound:
         names = [name for slot in self.slots for name in slot.names]

@@ -50,6 +50,7 @@ class Bench:
             raise failures[0]
         good = [answer.result() for answer in answers if answer.exception() is None]
         num_tokens = sum(count for _, count in good)
+        gaps = [later - earlier for times, _ in good for earlier, later in itertools.pairwise(times[1:])]
         return {
             "url": self._connection.url,
             "model": self._fields["model"],
@@ -61,7 +62,7 @@ class Bench:
             "output_tokens": num_tokens,
             "tokens_per_second": num_tokens / seconds,
             "time_to_first_token_ms": _quantiles([times[1] - times[0] for times, _ in good]),
-            "inter_token_latency_ms": _quantiles([gap for times, _ in good for gap in _gaps(times[1:])]),
+            "inter_token_latency_ms": _quantiles(gaps),
         }
 
     def _moments(self, number: int) -> tuple[list[float], int]:
@@ -95,10 +96,6 @@ def as_text(found: dict[str, Any]) -> str:
         for name, value in found.items()
     }
     return "\n".join(lines).format(**shown)
-
-
-def _gaps(moments: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in itertools.pairwise(moments)]
 
 
 def _quantiles(seconds: Sequence[float]) -> dict[str, float]:

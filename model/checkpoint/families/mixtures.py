@@ -47,10 +47,6 @@ _MIXTRAL_TABLE = llama_table(
 )
 
 
-def _is_dense(config: ModelConfig, layer: int) -> bool:
-    return not config.has_experts(layer)
-
-
 _MIXTURE = (
     *linear("layers.{i}.router", f"{_MLP}.gate", "experts d"),
     *gated_mlp(_EXPERTS, (f"{_EXPERT}.gate_proj", f"{_EXPERT}.up_proj"), f"{_EXPERT}.down_proj", "expert_ff"),
@@ -64,8 +60,8 @@ _SHARED_EXPERT = (
 
 
 def _table(attention: Iterable[WeightRow], mixture: Iterable[WeightRow]) -> WeightMap:
-    rows = (*in_layers(_is_dense, *MLP_ROWS), *in_layers(ModelConfig.has_experts, *mixture))
-    return llama_table(attention, rows)
+    dense = in_layers(lambda config, layer: not config.has_experts(layer), *MLP_ROWS)
+    return llama_table(attention, (*dense, *in_layers(ModelConfig.has_experts, *mixture)))
 
 
 def _read_mixtral(hf: Fields, common: Common) -> ModelConfig:

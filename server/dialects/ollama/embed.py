@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from lightwell.server.dialects.ollama.lines import nanoseconds, truncated
-from lightwell.server.dialects.ollama.translation import accept_named, keep_loaded
+from lightwell.server.dialects.ollama.translation import accept_named
 from lightwell.server.dialects.responses import large_response
 from lightwell.server.generation.acceptance import current_request
 from lightwell.server.generation.context import AppContext
@@ -28,7 +28,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def embed_texts(request: Request, body: OllamaEmbedRequest) -> Response:
         """Return a vector of length 1 for each text."""
         model = await accept_named(context, body, "/api/embed")
-        keep_loaded(context, model, body)
         asked = {"input": body.input, "truncate": body.truncate, "dimensions": body.dimensions, "normalize": True}
         inputs, vectors = await embed_vectors(model, request, asked)
         answer = {
@@ -50,7 +49,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def embed_prompt(request: Request, body: OllamaEmbeddingsRequest) -> Response:
         """Return the text's vector, of the length that the model gives it."""
         model = await accept_named(context, body, "/api/embeddings")
-        keep_loaded(context, model, body)
         asked = {"input": body.prompt, "truncate": True, "normalize": False}
         inputs, (vector,) = await embed_vectors(model, request, asked, "prompt")
         return await large_response({"embedding": JsonArray(vector, "float"), **truncated(inputs)})

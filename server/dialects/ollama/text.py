@@ -21,7 +21,6 @@ from lightwell.server.dialects.ollama.translation import (
     accept_named,
     chat_request,
     chat_request_of_prompt,
-    keep_loaded,
     only_unloads,
     prompt_request,
 )
@@ -57,7 +56,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if not body.messages and only_unloads(context, body):
             return _loaded(body.model, body, chat_fields)
         model = await accept_named(context, body, "/api/chat")
-        keep_loaded(context, model, body)
         if not body.messages:
             return _loaded(_name(model, body), body, chat_fields)
         beginning = _begin_chat(model, chat_request(model, body))
@@ -77,7 +75,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if not body.prompt and only_unloads(context, body):
             return _loaded(body.model, body, generate_fields)
         model = await accept_named(context, body, "/api/generate")
-        keep_loaded(context, model, body)
         if not body.prompt:
             return _loaded(_name(model, body), body, generate_fields)
         beginning: Awaitable[Begun]

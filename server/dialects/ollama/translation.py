@@ -12,11 +12,11 @@ from lightwell.server.generation.request import ChatRequest, PromptRequest, samp
 from lightwell.server.generation.served_model import ServedModel
 from lightwell.server.http.error_handlers import translated
 from lightwell.server.http.errors import BadRequest
-from lightwell.server.schemas.base import RunFields
 from lightwell.server.schemas.chat_fields import ChatFields
 from lightwell.server.schemas.ollama import (
-    KeepsModel,
     OllamaChatRequest,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaMessage,
     OllamaOptions,
@@ -41,21 +41,22 @@ def tagged(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + _TAG
 
 
-async def accept_named(context: AppContext, body: RunFields, route: str) -> ServedModel:
-    """Call `accept` with the model that a body names with or without its tag. Raises ApiError."""
-    return await accept(context, body.model_copy(update={"model": served_name(context, body.model)}), route)
+async def accept_named(
+    context: AppContext, body: OllamaTextFields | OllamaEmbedRequest | OllamaEmbeddingsRequest, route: str
+) -> ServedModel:
+    """Call `accept` with the model that a body names with or without its tag, and let the model be unloaded when it was
+    unused for as long as the body says. Raises ApiError.
+    """
+    model = await accept(context, body.model_copy(update={"model": served_name(context, body.model)}), route)
+    if body.keep_alive is not None and context.models.may_unload:
+        context.models.keep(context.models.slot(model.id), float(body.keep_alive))
+    return model
 
 
 def only_unloads(context: AppContext, body: OllamaTextFields) -> bool:
     """Return whether a body without a prompt unloads a model that is not loaded. Raises NotFound for an unknown one."""
     name = served_name(context, body.model)
     return body.keep_alive == 0 and name is not None and context.models.slot(name).state in ("unloaded", "failed")
-
-
-def keep_loaded(context: AppContext, model: ServedModel, body: KeepsModel) -> None:
-    """Let the model be unloaded when it was unused for as long as the body says."""
-    if body.keep_alive is not None and context.models.may_unload:
-        context.models.keep(context.models.slot(model.id), float(body.keep_alive))
 
 
 def chat_request(model: ServedModel, body: OllamaChatRequest) -> ChatRequest:

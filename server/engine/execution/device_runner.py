@@ -144,13 +144,10 @@ def download(tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], tor
     """Return copies on the host, and the event of their arrival, or None if they are complete."""
     if all(each is None or each.device.type == "cpu" for each in tensors):
         return [None if each is None else each.clone() for each in tensors], None
-    found: list[Tensor | None] = []
-    for each in tensors:
-        if each is not None:
-            host = torch.empty(each.shape, dtype=each.dtype, pin_memory=True)
-            found.append(host.copy_(each, non_blocking=True))
-        else:
-            found.append(None)
+    found = [
+        None if x is None else torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+        for x in tensors
+    ]
     done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record()
     return found, done
