@@ -317,8 +317,10 @@ DRAWN = """new Promise((done) => requestAnimationFrame(() =>
 
 
 def settle(page: Page) -> None:
-    """Wait until the page has no request in flight, also none that follows from the last answer. A text that was typed
-    a moment ago is not yet requested. (The page's policy forbids Playwright's wait_for_function.)
+    """Wait until the page has no request in flight, not even one that follows from the last answer.
+
+    Text that was typed less than half a second ago may not be requested yet. The page's policy forbids Playwright's
+    wait_for_function.
     """
     busy = page.locator("[aria-busy=true], .progress.active, .boot")
     expect(busy).to_have_count(0)

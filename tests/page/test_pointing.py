@@ -269,10 +269,12 @@ HIDE_ANSWER = """() => {
   answer.style.marginTop = "3000px";
   box.scrollTop = 0;
 }"""
+"""A script that moves the answer out of sight, far below."""
 POINTED = """() => {
   const [range] = CSS.highlights.get("cause-word") ?? [];
   return range?.getBoundingClientRect().top;
 }"""
+"""A script with the distance of the word that is pointed at from the top of the window, in pixels."""
 
 
 def test_a_word_that_keys_point_at_is_scrolled_into_view(page: Page, server: Server) -> None:
