@@ -141,11 +141,9 @@ class Application:
                 self._free()
 
     def _free(self) -> None:
-        """Give the memory back. FastAPI has caches of route functions, which hold the application."""
+        """Give the memory back."""
         self._app = None
-        for cached in vars(dependency_models).values():
-            if hasattr(cached, "cache_clear"):
-                cached.cache_clear()
+        forget_routes()
         gc.collect()
         give_back_memory()
 
@@ -159,6 +157,13 @@ class Application:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def forget_routes() -> None:
+    """Clear FastAPI's caches of route functions, which hold the application."""
+    for cached in vars(dependency_models).values():
+        if hasattr(cached, "cache_clear"):
+            cached.cache_clear()
 
 
 @contextlib.asynccontextmanager

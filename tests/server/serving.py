@@ -38,6 +38,7 @@ from lightwell.server.generation.model_list import ModelList
 from lightwell.server.generation.served_model import ModelFiles, ServedModel
 from lightwell.server.http.error_handlers import install_error_handlers
 from lightwell.server.http.security_headers import BrowserHeaders
+from lightwell.server.lifecycle.in_process import forget_routes
 from lightwell.server.observability.access_log import RequestLog, RequestRecord
 from lightwell.server.observability.metrics import Metrics, of_engine, of_keys
 from tests.server.fake_client import HIDDEN_SIZE, INFO, NUM_HEADS, NUM_LAYERS, FakeEngine
@@ -357,12 +358,15 @@ def site_of(
 
 @asynccontextmanager
 async def site(folder: Path, engine: FakeEngine | None = None, **options: Any) -> AsyncIterator[Site]:
-    """Run `build_site`, and close its HTTP client at the end."""
+    """Run `build_site`; at the end, close its HTTP client and free the application."""
     built = build_site(folder, engine or FakeEngine(), **options)
     batches = built.context.batches
     running = nullcontext() if batches is None else batches.around(lambda _: nullcontext(), built.app)
-    async with running, built.http:
-        yield built
+    try:
+        async with running, built.http:
+            yield built
+    finally:
+        forget_routes()
 
 
 @asynccontextmanager
