@@ -6,15 +6,19 @@
 import gc
 import os
 import signal
+import ssl
+import sys
+from functools import cache
 
 import hypothesis
 import pytest
 
 from tests.support import bytecode, families, shared
 from tests.support.durations import Durations, sort_longest_first
+from tests.support.interpreted_triton import make_interpreter_faster
 
 # An example's duration depends on the machine: a busy one exceeds Hypothesis's 200 ms.
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=100)
 hypothesis.settings.load_profile("ci")
 # Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, because tests share cores.
@@ -28,6 +32,8 @@ if not os.path.exists("/dev/nvidiactl"):
 gc.disable()
 # `nohup` has it ignored, and servers that tests start would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Reading the certificates of the authorities takes 25 ms: all clients of a process share one context.
+ssl.create_default_context = cache(ssl.create_default_context)
 # The tests start many processes, and each would compile our source again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests call make too, and these variables would pass it the options of this run's command line.
@@ -77,3 +83,5 @@ def pytest_runtestloop() -> None:
     gc.freeze()
     gc.set_threshold(50_000)  # with Python's 700 the collector took an eighth of the routes' tests' time
     gc.enable()
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":
+        make_interpreter_faster()

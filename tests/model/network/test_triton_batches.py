@@ -21,7 +21,6 @@ from tests import tiny
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
 from tests.server.engine.driving import alone, assert_same, build, load, request, run
 from tests.support.interpreted_product import multiply_in_one_order
-from tests.support.interpreted_triton import patch_the_language_once
 
 pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
 BLOCK, BLOCKS = 16, 2
@@ -39,7 +38,6 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     if IS_INTERPRETED:
         monkeypatch.setattr(paged_attention, "SHARES", 4)
         multiply_in_one_order(monkeypatch)
-        patch_the_language_once(monkeypatch)
 
 
 class Run:

@@ -34,7 +34,6 @@ from lightwell.server.engine.scheduling import scheduler
 from tests import tiny
 from tests.server.engine.driving import assert_near, build, generate, load, request, run
 from tests.support.interpreted_product import multiply_in_one_order
-from tests.support.interpreted_triton import patch_the_language_once
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 from lightwell.model.kernels.cuda import paged_attention
@@ -50,7 +49,6 @@ LATE_STEP = 16
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the number of programs and buffers: the interpreter runs them one by one."""
     if IS_INTERPRETED:
-        patch_the_language_once(monkeypatch)
         monkeypatch.setattr(paged_attention, "SHARES", 4)
         monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 18)
         multiply_in_one_order(monkeypatch)

@@ -60,7 +60,6 @@ from tests.server.engine.driving import (
     run,
 )
 from tests.server.running import RunningServer, group_members, running_server, stream_lines, wait_for
-from tests.support.interpreted_triton import patch_the_language_once
 
 PAIRS = ((0, 3), (1, 0))
 
@@ -104,7 +103,6 @@ def test_ranks_with_a_cards_kernels_run_the_same_steps(
 ) -> None:
     """Run graphs, steps kernel by kernel and steps block by block, with sampled tokens and penalties."""
     pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
-    patch_the_language_once(monkeypatch)
     monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 16)
     monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8,))  # the first two prompts together have more
     told: list[object] = []
