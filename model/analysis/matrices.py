@@ -89,7 +89,7 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Nam
         )
     if not _is_in_block(short):
         if layer is not None:
-            raise UnknownMatrix(f"{short!r} is outside the blocks; omit layer")
+            raise UnknownMatrix(f"{short!r} is outside the blocks; leave out layer")
         return _outside(config, stack, short)
     own = stack_config(config, stack)
     if layer is None:

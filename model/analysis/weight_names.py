@@ -73,7 +73,7 @@ def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> Nam
             f"{_short(found.name)!r} exists in every block; set layer to a number from 0 to {num_layers - 1}"
         )
     if at is not None and (found := _meant(short, outside)):
-        raise UnknownMatrix(f"{_short(found.name)!r} is outside the blocks; omit layer")
+        raise UnknownMatrix(f"{_short(found.name)!r} is outside the blocks; leave out layer")
     near = difflib.get_close_matches(short, [_short(each.name) for each in (*inside, *outside)], 4, cutoff=0.0)
     where = "this model" if at is None else f"layer {at}"
     raise UnknownMatrix(f"{where} has no weight {name[:80]!r}; similar names are {', '.join(near)}")

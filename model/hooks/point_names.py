@@ -233,7 +233,7 @@ def read_name(config: ModelConfig, name: str) -> Written:
     point = BY_NAME[known]
     if layer is not None and not point.in_block:
         shown = short_name(config, stack, point.name)
-        raise UnknownPoint(f"{shown!r} is outside the blocks; omit layer; {shown!r} is accepted")
+        raise UnknownPoint(f"{shown!r} is outside the blocks; leave out layer; {shown!r} is accepted")
     absent_at = layer if layer is None or layer >= 0 else layer + stack_config(config, stack).num_layers
     reason = why_absent(config, stack, point, absent_at)
     if reason is not None:

@@ -178,7 +178,7 @@ def test_a_name_that_is_not_there_is_answered_with_near_ones() -> None:
     for name, layer, told in (
         ("W_q", 0, r"layer 0 has no weight 'W_q'; similar names are .*W_"),
         ("W_Q", None, r"'attn.W_Q' exists in every block; set layer to a number from 0 to"),
-        ("W_E", 1, r"'embed.W_E' is outside the blocks; omit layer"),
+        ("W_E", 1, r"'embed.W_E' is outside the blocks; leave out layer"),
         ("blocks.0.ln1.w", 1, r"names layer 0 but layer is 1"),
         ("ln1.w", 99, r"there is no layer 99"),
         ("w", 0, r"no weight 'w'"),
