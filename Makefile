@@ -19,8 +19,8 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Kernels are compiled for this CPU's highest level, or for every level.
 LEVELS := $(if $(LIGHTWELL_KERNEL_LEVEL),--all-levels)
 test-nightly test-all mutants fuzz: LEVELS := --all-levels
-# Two for each core that may be used, and at most four: tests wait for servers for a quarter of their time.
-JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 2 * len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 4))")
+# One more than the cores that may be used, and at most four: the servers of the tests use the cores, too.
+JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 4))")
 PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 NIGHTLY := TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) --hypothesis-profile nightly
 SOURCES := src hatch_build.py model server clients tests benchmarks deploy
