@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 FOLDER = "bundle/"
 """Folder of the scripts; the rest of a script's path is the path of its first module."""
@@ -52,10 +53,15 @@ def reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later
         if name in found:
             continue
         found.add(name)
-        source = files[name].decode()
-        patterns = [_IMPORT, _PASSED_ON, *([_LATER] if follows_later and name != "views.js" else [])]
-        waiting += [_resolved(name, match.groups()[-1]) for pattern in patterns for match in pattern.finditer(source)]
+        with_later = follows_later and name != "views.js"
+        waiting += [_resolved(name, path) for path in _imported(files[name], with_later=with_later)]
     return found
+
+
+@lru_cache(1024)  # each view's script asks again what all views import
+def _imported(source: bytes, *, with_later: bool) -> list[str]:
+    patterns = [_IMPORT, _PASSED_ON, *([_LATER] if with_later else [])]
+    return [match.groups()[-1] for pattern in patterns for match in pattern.finditer(source.decode())]
 
 
 def bundle(files: Mapping[str, bytes], path: str, first_view: str) -> str | None:

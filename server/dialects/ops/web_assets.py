@@ -72,7 +72,7 @@ class WebAssets:
         return {name: asset.content for name, asset in self.files.items()}
 
     def find(self, digest: str, name: str) -> Asset | None:
-        """Return the file or bundle of that version and name, or None. A new bundle takes about 100 ms."""
+        """Return the file or bundle of that version and name, or None. A new bundle takes 10 to 30 ms."""
         if digest != self.digest:
             return None
         return self.files.get(name) or self._made.get(name) or self._make(name)
