@@ -1,5 +1,6 @@
 """Messages between the API process and a worker: msgpack headers, with the bytes of tensors next to them."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -232,8 +233,8 @@ def encode(message: ToWorker | FromWorker | BetweenProcesses) -> tuple[bytes, li
     return msgspec.msgpack.Encoder(enc_hook=set_aside).encode(message), buffers
 
 
-class _Decoder(Generic[T]):
-    """Reads one kind of message. It belongs to one thread."""
+class _Decoder(threading.local, Generic[T]):
+    """Reads one kind of message. Each thread has a decoder of its own: each `LLM` of a process reads in its thread."""
 
     def __init__(self, kind: Any, name: str) -> None:
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind, dec_hook=self._fetch)

@@ -7,8 +7,10 @@ import collections.abc
 import dataclasses
 import gc
 import inspect
+import sys
 import types
 import typing
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -199,6 +201,28 @@ def test_the_numbers_of_an_intervention_are_not_copied() -> None:
     assert received is not None
     numbers[0] = 7
     assert bytes(received.data)[0] == 7
+
+
+def test_threads_read_messages_at_once() -> None:
+    """As each `LLM` of a process does: one took the buffers of another's message."""
+    sent = [changing(bytearray([number] * 4)) for number in range(4)]
+    written = [messages.encode(structs.replace(each, interventions=each.interventions * 50)) for each in sent]
+
+    def read(number: int) -> set[int]:
+        found: set[int] = set()
+        for _ in range(200):
+            message = messages.decode_to_worker(*written[number])
+            assert isinstance(message, EngineRequest)
+            found |= {bytes(change.array.data)[0] for change in message.interventions if change.array}
+        return found
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(len(sent)) as pool:
+            assert [*pool.map(read, range(len(sent)))] == [{0}, {1}, {2}, {3}]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_whole_numbers_become_floats_where_floats_are_declared() -> None:
